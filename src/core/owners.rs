@@ -397,20 +397,21 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_reach_no_store_one_is_tried_in_a_second() {
+    fn those_who_reach_no_store_are_tried_in_turns_and_each_once_a_second() {
         let mut owners = owners("a", &["b", "c", "d"]);
         let (key, rule, peers) = (Digest(7), rule("9/1s"), [Origin(0), Origin(1), Origin(2)]);
         let refuse = |owners: &mut Owners, at, peer| owners.note_refusal(at, peer, 1, Refusal::NoStore);
         peers.iter().for_each(|peer| refuse(&mut owners, NOW, *peer));
-        let mut now = NOW;
-        for turn in 0..6 {
-            assert_eq!(owners.trial(now + Micros(LEFT_OUT.0 - 1), &rule), None);
-            now = now + LEFT_OUT;
+        assert_eq!(owners.trial(NOW + Micros(LEFT_OUT.0 - 1), &rule), None);
+        let mut now = NOW + LEFT_OUT;
+        for peer in peers {
             assert_eq!(relay(&owners, now, key), None, "no check waits for those");
-            assert_eq!(owners.trial(now, &rule), Some(peers[turn % 3]), "who was asked longest ago");
-            assert_eq!(owners.trial(now, &rule), None, "and nobody else before it has answered");
-            refuse(&mut owners, now, peers[turn % 3]);
+            assert_eq!(owners.trial(now, &rule), Some(peer), "who was asked longest ago");
+            refuse(&mut owners, now, peer);
+            assert_eq!(owners.trial(now + Micros(TRIAL_PAUSE.0 - 1), &rule), None, "and nobody else so soon");
+            now = now + TRIAL_PAUSE;
         }
+        assert_eq!(owners.trial(now, &rule), None, "all have refused within a second");
         owners.note_loan(now, peers[1]);
         assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
         // The store itself is there: whoever owns the key is asked.
