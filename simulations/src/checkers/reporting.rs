@@ -28,12 +28,17 @@ static CHARGED: Exemption = Exemption::new(
 static BACK: Exemption =
     Exemption::new("a cost that was taken back", "It is back in the lease, or the store was asked to take it back.");
 
+static RESET: Exemption = Exemption::new(
+    "accounts of a key that a client reset",
+    "The bucket is full from then on, and what was spent of it before is asked back by nobody.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "reporting.rs",
     invariants: &["reported"],
     proves: "What a node has spent of a bucket it tells the store before its account is over and all of it counts as spent.",
     judges: "Policies of which some limit is a bucket.",
-    exemptions: &[&BASELINES, &TROUBLE, &CHARGED, &BACK],
+    exemptions: &[&BASELINES, &TROUBLE, &CHARGED, &BACK, &RESET],
     mutant: Some("spending-timer-lost"),
 };
 
@@ -88,6 +93,7 @@ impl Reporting {
         let (kept, charged) = match &call.op {
             Op::Acquire(order) => (order.held.saturating_add(grant.granted), grant.granted.min(order.need)),
             Op::Return { held, .. } => (*held, 0),
+            Op::Reset => return self.accounts.retain(|(_, key), _| !RESET.when(*key == place.1)),
             _ => return,
         };
         self.accounts.remove(&place);
@@ -236,5 +242,23 @@ mod tests {
         history.see(&mut checker, 3, &Seen::Asked(&request));
         history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn what_was_used_before_a_reset_is_excused_and_nothing_after_it() {
+        for (again, seen) in [(false, 0), (true, 1)] {
+            let mut history = History::new("10/10s");
+            let mut checker = Reporting::new(&history.setting());
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.executed(&mut checker, 1, 1);
+            history.check(&mut checker, 2, 2, Source::Lease, true);
+            history.reset(&mut checker, 3, 9);
+            if again {
+                history.executed(&mut checker, 4, 10);
+                history.check(&mut checker, 5, 2, Source::Lease, true);
+            }
+            history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 }
