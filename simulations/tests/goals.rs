@@ -1,7 +1,10 @@
-//! Goals are a ratchet: what a scenario expected at the last release it expects now, or more.
+//! Goals are a ratchet: what a scenario once expected it expects now, or more.
+//!
+//! With `GOALS_WRITE=1` in the environment, what scenarios expect now is written into `goals.toml`, where it is no looser
+//! than what stands there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use simulations::plan::{Expect, Plan};
@@ -17,10 +20,21 @@ struct Goals {
     looser: BTreeMap<String, BTreeMap<String, String>>,
 }
 
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("goals.toml")
+}
+
+fn text() -> String {
+    std::fs::read_to_string(path()).unwrap_or_else(|error| panic!("{}: {error}", path().display()))
+}
+
 fn goals() -> Goals {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goals.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    toml::from_str(&text()).unwrap_or_else(|error| panic!("{}: {error}", path().display()))
+}
+
+/// The bounds of an expectation, by name.
+fn bounds(expect: &Expect) -> toml::Table {
+    toml::Table::try_from(expect).expect("bounds are plain data")
 }
 
 /// All scenarios as they are now.
@@ -40,6 +54,44 @@ fn no_scenario_expects_less_than_at_the_last_release() {
             .extend(expect.looser_than(before).into_iter().filter(|bound| !is_named(bound)).map(|bound| (name, bound)));
     }
     assert!(looser.is_empty(), "looser than in goals.toml, with nobody named who is hurt: {looser:?}");
+}
+
+/// What the file says of a scenario, with what it expects now where that is no looser.
+fn tightened(before: Option<&Expect>, now: &Expect) -> toml::Table {
+    let mut all = bounds(now);
+    if let Some(before) = before {
+        let before_bounds = bounds(before);
+        all.extend(now.looser_than(before).into_iter().map(|bound| (bound.to_owned(), before_bounds[bound].clone())));
+    }
+    all
+}
+
+#[test]
+fn the_file_has_what_scenarios_expect_now() {
+    let (goals, now) = (goals(), scenarios());
+    let behind: Vec<_> = now
+        .iter()
+        .map(|(name, plan)| (name, tightened(goals.expect.get(name), &plan.expect)))
+        .filter(|(name, all)| goals.expect.get(*name).map(bounds).as_ref() != Some(all))
+        .collect();
+    if std::env::var_os("GOALS_WRITE").is_none() {
+        assert!(behind.is_empty(), "goals.toml is behind its scenarios; write it with GOALS_WRITE=1: {behind:?}");
+        return;
+    }
+    let mut rows: BTreeMap<_, _> = goals.expect.iter().map(|(name, expect)| (name, bounds(expect))).collect();
+    rows.extend(behind);
+    let text = text();
+    let (head, others) = text.split_once("[expect]\n").expect("goals.toml has [expect]");
+    let (_, others) = others.split_once("\n\n").expect("an empty line ends [expect]");
+    let rows: String = rows.iter().map(|(name, bounds)| row(name, bounds)).collect();
+    std::fs::write(path(), format!("{head}[expect]\n{rows}\n{others}")).expect("goals.toml can be written");
+}
+
+/// A scenario's line of `[expect]`.
+fn row(name: &str, bounds: &toml::Table) -> String {
+    let name = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
+    let bounds: Vec<_> = bounds.iter().map(|(bound, value)| format!("{bound} = {value}")).collect();
+    format!("{name} = {{ {} }}\n", bounds.join(", "))
 }
 
 #[test]

@@ -72,10 +72,17 @@ impl Many<'_> {
     }
 }
 
-/// The places of these plans, those first that take longest: one that is begun last runs alone in the end.
+/// The places of these plans, those first that take longest, because one that is begun last runs alone in the end.
 pub(super) fn longest_first(plans: &[Plan]) -> Vec<usize> {
     let mut places: Vec<_> = (0..plans.len()).collect();
     places.sort_by_key(|place| Reverse(plans[*place].weight()));
+    places
+}
+
+/// The places of these plans, those last that take longest, so that whoever waits for rows has most of them soon.
+pub(super) fn longest_last(plans: &[Plan]) -> Vec<usize> {
+    let mut places: Vec<_> = (0..plans.len()).collect();
+    places.sort_by_key(|place| plans[*place].weight());
     places
 }
 
@@ -121,9 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn longest_begins() {
+    fn longest_begins_or_ends() {
         let plans: Vec<_> = [3, 0, 4].into_iter().filter_map(plan).collect();
         assert_eq!(longest_first(&plans), [1, 0, 2]);
+        assert_eq!(longest_last(&plans), [2, 0, 1]);
     }
 
     #[test]

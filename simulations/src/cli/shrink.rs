@@ -39,26 +39,38 @@ impl Shrink {
             bail!("everything holds in {} seed {}: there is nothing to shrink", plan.name, plan.seed);
         };
         say!("{first}");
-        let (mut progress, mut runs) = (Progress::new(), 0_u64);
-        let mut fails = |smaller: &Plan| {
-            runs += 1;
-            progress.show(|| format!("{runs} runs, {} faults, {}", smaller.faults.len(), smaller.span));
-            runner.run(smaller).is_ok_and(|outcome| is_alike(&first, &outcome))
-        };
-        let mut small = shrink::shrink(&plan, &mut fails);
-        progress.clear();
-        small.about = format!("Shrunk from {} seed {}: {complaint}", plan.name, plan.seed);
-        // Not as `swarm-N`: by that name the plan would be taken for the whole one.
-        let name = plan.name.replace("swarm-", "seed-");
-        let (out, shown) = match self.out {
-            Some(out) => (out.clone(), out.display().to_string()),
-            None => (scenario::bugs().join(format!("{name}.toml")), name),
-        };
-        let comment = format!("cargo run --release -p simulations -- replay {shown}");
-        scenario::save(&small, &out, &comment)?;
-        say!("{}: {} faults of {}, after {runs} runs", out.display(), small.faults.len(), plan.faults.len());
+        keep(&plan, &first, &complaint, self.out, &mut runner)?;
         Ok(Verdict::Good)
     }
+}
+
+/// Makes a plan that failed small, and writes it to `out`, or among the bugs.
+pub(super) fn keep(
+    plan: &Plan,
+    first: &Outcome,
+    complaint: &str,
+    out: Option<PathBuf>,
+    runner: &mut Runner,
+) -> anyhow::Result<PathBuf> {
+    let (mut progress, mut runs) = (Progress::new(), 0_u64);
+    let mut fails = |smaller: &Plan| {
+        runs += 1;
+        progress.show(|| format!("{runs} runs, {} faults, {}", smaller.faults.len(), smaller.span));
+        runner.run(smaller).is_ok_and(|outcome| is_alike(first, &outcome))
+    };
+    let mut small = shrink::shrink(plan, &mut fails);
+    progress.clear();
+    small.about = format!("Shrunk from {} seed {}: {complaint}", plan.name, plan.seed);
+    // Not as `swarm-N`: by that name the plan would be taken for the whole one.
+    let name = plan.name.replace("swarm-", "seed-");
+    let (out, shown) = match out {
+        Some(out) => (out.clone(), out.display().to_string()),
+        None => (scenario::bugs().join(format!("{name}.toml")), name),
+    };
+    let comment = format!("cargo run --release -p simulations -- replay {shown}");
+    scenario::save(&small, &out, &comment)?;
+    say!("{}: {} faults of {}, after {runs} runs", out.display(), small.faults.len(), plan.faults.len());
+    Ok(out)
 }
 
 /// Whether a run fails as the first one did: another failure would lead the search astray.

@@ -3,14 +3,16 @@
 //! Only what did not hold is printed, and at the end one line with a hash over all runs, by which two
 //! processes or two builds are compared.
 
-use std::thread;
+use std::{fs, thread};
 
 use clap::Args;
 use rationd::clock::Clock;
 
 use super::many::Many;
+use super::output::say;
 use super::progress::Progress;
-use super::{Common, Verdict, span};
+use super::runner::Runner;
+use super::{Common, Verdict, shrink, span};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::run::Detail;
@@ -29,6 +31,9 @@ pub(super) struct Swarm {
     /// Run each seed twice, and compare the hashes.
     #[arg(long)]
     twice: bool,
+    /// Make each bad seed small, write it among the kept bugs, and print it.
+    #[arg(long)]
+    keep: bool,
     /// Walk through a map of random order, which `--twice` must notice: a test of that.
     #[arg(long, hide = true)]
     canary: bool,
@@ -56,7 +61,11 @@ impl Swarm {
             let plan = Plan { canary: self.canary, ..swarm::plan(from + place) };
             (place < seeds).then(|| self.common.travel.adapt(plan))
         };
-        work(&plan, &self.common, self.twice, Tally { wanted: Some(seeds), ..Tally::default() })
+        let (verdict, bad) = work(&plan, &self.common, self.twice, Tally { wanted: Some(seeds), ..Tally::default() })?;
+        if self.keep {
+            keep(&bad)?;
+        }
+        Ok(verdict)
     }
 }
 
@@ -65,8 +74,19 @@ impl Soak {
         let clock = Clock::start();
         let end = clock.now() + self.lasts.micros();
         let plan = |place| (clock.now() < end).then(|| self.common.travel.adapt(swarm::plan(self.from + place)));
-        work(&plan, &self.common, false, Tally::default())
+        Ok(work(&plan, &self.common, false, Tally::default())?.0)
     }
+}
+
+/// Keeps what was bad among the bugs, made small, and prints it: whoever reads only what was printed has it as well.
+fn keep(bad: &[Outcome]) -> anyhow::Result<()> {
+    let mut runner = Runner::new(Detail::Figures);
+    for outcome in bad {
+        let complaint = outcome.complaint().expect("it is bad");
+        let path = shrink::keep(&outcome.plan, outcome, &complaint, None, &mut runner)?;
+        say!("{}", fs::read_to_string(path)?);
+    }
+    Ok(())
 }
 
 /// What a swarm came to so far.
@@ -80,14 +100,15 @@ struct Tally {
     hash: u64,
 }
 
+/// Runs all; gives what was bad, too.
 fn work(
     plan: &(dyn Fn(u64) -> Option<Plan> + Sync),
     common: &Common,
     twice: bool,
     mut tally: Tally,
-) -> anyhow::Result<Verdict> {
+) -> anyhow::Result<(Verdict, Vec<Outcome>)> {
     let mut progress = Progress::new();
-    let mut kept = Vec::new();
+    let (mut reported, mut bad) = (Vec::new(), Vec::new());
     Many { plan, jobs: common.jobs, detail: Detail::Figures, twice }.run(&mut |outcome| {
         tally.add(&outcome);
         if !outcome.is_good() {
@@ -96,15 +117,18 @@ fn work(
         let millis = progress.millis();
         progress.show(|| format!("{} — seed {}", tally.line(millis), outcome.plan.seed));
         if common.report.is_some() {
-            kept.push(outcome);
+            reported.push(outcome.clone());
+        }
+        if !outcome.is_good() {
+            bad.push(outcome);
         }
     })?;
     let millis = progress.millis();
     progress.print(format_args!("{}; {}", tally.line(millis), tally.per_core(millis, common.jobs)));
     if let Some(directory) = &common.report {
-        report::write(directory, &kept)?;
+        report::write(directory, &reported)?;
     }
-    Ok(Verdict::of(tally.bad))
+    Ok((Verdict::of(tally.bad), bad))
 }
 
 impl Tally {

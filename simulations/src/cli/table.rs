@@ -2,13 +2,13 @@
 //!
 //! Two tables in Markdown. Cells of the first are `measured (goal)`, and `!` where the goal is
 //! missed; cells of the second are `used %, calls per 1000, over %`. Rows of the first are printed as
-//! their runs end, of which the longest begin; the second is in the order of the scenarios.
+//! their runs end, of which the longest are begun last; the second is in the order of the scenarios.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::many::{Many, longest_first};
+use super::many::{Many, longest_last};
 use super::output::say;
 use super::progress::Progress;
 use super::{Common, Verdict, run};
@@ -80,7 +80,7 @@ impl Table {
 
     fn run(&self, scenarios: &[Plan]) -> anyhow::Result<Vec<Outcome>> {
         let plans: Vec<_> = scenarios.iter().flat_map(|plan| self.brains(plan)).collect();
-        let order = longest_first(&plans);
+        let order = longest_last(&plans);
         let (mut progress, mut outcomes) = (Progress::new(), BTreeMap::new());
         let plan = |place: u64| Some(plans[*order.get(place as usize)?].clone());
         let many = Many { plan: &plan, jobs: self.common.jobs, detail: Detail::Figures, twice: false };

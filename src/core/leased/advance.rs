@@ -314,6 +314,10 @@ pub(super) fn lend(
         return Some(Err(Refusal::Busy));
     }
     let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
+    // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
+    if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) {
+        return Some(Err(Refusal::Busy));
+    }
     if on(Mutant::LentOnNotSpent) && usable >= want {
         return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
     }
