@@ -52,6 +52,8 @@ pub struct Ledger {
     fleet: Fleet,
     back: Back,
     answers: Histogram,
+    /// Of those, what peers answered.
+    peer_answers: Histogram,
     counts: Counts,
 }
 
@@ -85,6 +87,7 @@ impl Ledger {
             fleet: Fleet::default(),
             back: Back::new(setting),
             answers: Histogram::default(),
+            peer_answers: Histogram::default(),
             counts: Counts::default(),
         }
     }
@@ -119,6 +122,7 @@ impl Ledger {
             answer_p99_us: self.answers.percentile(99_000),
             answer_p999_us: self.answers.percentile(99_900),
             answer_longest_us: self.answers.longest(),
+            peer_answer_p99_us: self.peer_answers.percentile(99_000),
             first_answer_us: fleet.first_answer(),
             used: part_used(used.admitted, used.possible),
             used_tokens: used.admitted,
@@ -163,6 +167,9 @@ impl Ledger {
         if request.kind == Kind::Check && self.is_warm() {
             let took = at.saturating_sub(request.asked);
             self.answers.add(took);
+            if parked && decision.source == Source::Peer {
+                self.peer_answers.add(took);
+            }
             self.fleet.answer(request.node, admitted, took);
             self.counts.add(decision, admitted, parked);
             self.counts.false_denials += u64::from(is_false);

@@ -6,6 +6,7 @@ use crate::ledger::{Figures, percent, thousandths};
 use crate::observe::Violation;
 use crate::plan::Plan;
 use crate::series::Series;
+use crate::span::Span;
 
 /// One run that is over.
 #[derive(Clone, Debug)]
@@ -48,7 +49,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { used, calls_per_million, waits, .. } = self.figures;
+        let Figures { used, calls_per_million, waits, answer_p99_us, .. } = self.figures;
         let verdict = if self.is_good() { "good" } else { "BAD " };
         write!(f, "{verdict} {} seed {}: ", self.plan.name, self.plan.seed)?;
         match used {
@@ -56,7 +57,8 @@ impl fmt::Display for Outcome {
             None => f.write_str("no whole window, ")?,
         }
         let calls = thousandths(calls_per_million);
-        write!(f, "{calls} calls per 1000 checks, {} waited, {} over", percent(waits), percent(self.figures.beyond()))?;
+        let (waits, p99, beyond) = (percent(waits), Span(answer_p99_us), percent(self.figures.beyond()));
+        write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, {beyond} over")?;
         if let Some(complaint) = self.complaint() {
             write!(f, "; {complaint}")?;
         }

@@ -74,6 +74,7 @@ impl Plan {
             answer: goal.answer.or(expect.answer),
             p99: goal.p99.or(expect.p99),
             p999: goal.p999.or(expect.p999),
+            peer_p99: goal.peer_p99.or(expect.peer_p99),
             first: goal.first.or(expect.first),
             false_denials: goal.false_denials.or(expect.false_denials),
             herd_back: goal.herd_back.or(expect.herd_back),
@@ -634,6 +635,8 @@ pub struct Expect {
     pub p99: Option<Span>,
     /// See there.
     pub p999: Option<Span>,
+    /// Within which 99 % of the checks are answered that wait for a peer.
+    pub peer_p99: Option<Span>,
     /// Longest first answer of a node that joins.
     pub first: Option<Span>,
     /// Most checks that are denied though by what was really admitted there were tokens, in thousandths of a percent.

@@ -28,7 +28,8 @@ const LATE: u8 = 3;
 const LEFT_OUT: Micros = Micros(1_000_000);
 
 /// The pause between two trials, of whichever peers and for whichever keys of a shard. When nobody reaches the store, all peers
-/// refuse, and this bounds what is asked of them.
+/// refuse, and this bounds what is asked of them. It is longer in a fleet of more nodes than owners, by as many times, so that an
+/// owner is asked no more often there than in a small one.
 const TRIAL_PAUSE: Micros = Micros(100_000);
 
 /// Most rules for which it is remembered that a peer goes by other limits. Then the earliest is forgotten, which costs an ask that
@@ -107,6 +108,8 @@ pub(super) struct Owners {
     peers: Vec<Peer>,
     /// Before this time nobody is tried.
     next_trial: Instant,
+    /// Nodes for each owner, rounded up.
+    crowd: u64,
 }
 
 #[derive(Debug)]
@@ -170,6 +173,7 @@ impl Owners {
         places.sort_unstable();
         let last = places[..places.len().min(MOST_OWNERS)].last().copied().unwrap_or(own.place());
         self.own = Some(own.hash).filter(|_| own.place() <= last);
+        self.crowd = places.len().div_ceil(MOST_OWNERS) as u64;
         let mut before = std::mem::take(&mut self.peers);
         let owners = candidates.iter().filter(|candidate| candidate.name.place() <= last);
         self.peers = owners.map(|candidate| take_or_new(&mut before, *candidate)).collect();
@@ -195,15 +199,15 @@ impl Owners {
     }
 
     /// The peer that is asked beside a check that does not wait, where `relay` names nobody: the one that has refused longest ago, as
-    /// it may reach the store again. However many keys and such peers there are, ten a second are tried, and one that refuses
-    /// again is left out for a second.
+    /// it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
+    /// one that refuses again is left out for a second.
     pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<Origin> {
         if now < self.next_trial || on(Mutant::NeverTriedAgain) {
             return None;
         }
         let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
         let tried = open.min_by_key(|peer| (peer.left_out, peer.candidate.peer))?.candidate.peer;
-        self.next_trial = now + TRIAL_PAUSE;
+        self.next_trial = now + Micros(TRIAL_PAUSE.0 * self.crowd);
         Some(tried)
     }
 
@@ -394,6 +398,19 @@ mod tests {
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
         owners.note_refusal(NOW + LEFT_OUT, peer, 1, Refusal::NoStore);
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), None);
+    }
+
+    #[test]
+    fn an_owner_is_tried_no_more_often_by_a_large_fleet_than_by_a_small_one() {
+        let rule = rule("9/1s");
+        for (others, pauses) in [(MOST_OWNERS - 1, 1), (MOST_OWNERS, 2), (999, 16)] {
+            let names: Vec<String> = (0..others).map(|node| format!("n{node}")).collect();
+            let mut owners = owners("own", &names.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(owners.trial(NOW, &rule).is_some());
+            let pause = TRIAL_PAUSE.0 * pauses;
+            assert_eq!(owners.trial(NOW + Micros(pause - 1), &rule), None, "beside {others} others");
+            assert!(owners.trial(NOW + Micros(pause), &rule).is_some(), "beside {others} others");
+        }
     }
 
     #[test]

@@ -54,10 +54,9 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        let figures =
-            "used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | p99 | p99.9 | longest";
+        let figures = "used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | p99 | p99.9 | longest | p99 of peers";
         say!("| scenario | {figures} | first of a node | false denials % | herd after an outage |");
-        say!("|---{}|", "|---".repeat(13));
+        say!("|---{}|", "|---".repeat(14));
         let outcomes = self.run(&scenarios)?;
         let (own, others): (Vec<_>, Vec<_>) =
             outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
@@ -121,6 +120,7 @@ fn row(outcome: &Outcome) -> String {
         most(figures.answer_p99_us, expect.p99.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.answer_p999_us, expect.p999.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.answer_longest_us, expect.answer.map(|answer| answer.0), |time| Span(time).to_string()),
+        most(figures.peer_answer_p99_us, expect.peer_p99.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.first_answer_us, expect.first.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.false_denials, goal(expect.false_denials), thousandths),
         most(figures.herd_back, goal(expect.herd_back), thousandths),

@@ -57,6 +57,8 @@ pub struct Figures {
     pub answer_p999_us: u64,
     /// The longest answer.
     pub answer_longest_us: u64,
+    /// As `answer_p99_us`, of those that waited for a peer, which answered them.
+    pub peer_answer_p99_us: u64,
     /// The longest first answer of a node that joined during the run.
     pub first_answer_us: u64,
     /// Part admitted of what one exact counter would have admitted of the same checks, at most all,

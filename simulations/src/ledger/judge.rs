@@ -40,6 +40,9 @@ impl Expect {
             at_most(self.p999.map(|most| most.0), figures.answer_p999_us, |time| {
                 format!("99.9 % of the answers took {} at most", Span(time))
             }),
+            at_most(self.peer_p99.map(|most| most.0), figures.peer_answer_p99_us, |time| {
+                format!("99 % of the answers of peers took {} at most", Span(time))
+            }),
             at_most(self.first.map(|most| most.0), figures.first_answer_us, |time| {
                 format!("the first answer of a node took {}", Span(time))
             }),
@@ -67,6 +70,7 @@ impl Expect {
             ("answer", micros(self.answer), micros(before.answer)),
             ("p99", micros(self.p99), micros(before.p99)),
             ("p999", micros(self.p999), micros(before.p999)),
+            ("peer_p99", micros(self.peer_p99), micros(before.peer_p99)),
             ("first", micros(self.first), micros(before.first)),
             ("false_denials", self.false_denials.map(u64::from), before.false_denials.map(u64::from)),
             ("herd_back", self.herd_back.map(u64::from), before.herd_back.map(u64::from)),
