@@ -245,9 +245,9 @@ fn what_the_process_uses_is_told() {
     );
     // Each has answered, so the daemon holds it. What else it has open may only become less meanwhile: right after the
     // start, that is connections of whoever waited for it to be ready.
-    let mut held: Vec<_> = (0..20).map(|_| daemon.client()).collect();
+    let mut held: Vec<_> = (0..20).map(|_| daemon.connect().expect("it listens")).collect();
     for connection in &mut held {
-        assert_eq!(connection.ask("PING"), "PONG");
+        assert_eq!(connection.ask_text("PING").expect("an answer").text(), "PONG");
     }
     let with = daemon.metrics().sum("process_open_fds", &[]);
     drop(held);
