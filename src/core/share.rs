@@ -332,14 +332,33 @@ impl FallbackBudget {
     }
 
     /// The store has answered, and was lost again at `since`. Within one period this continues the same loss. Budgets
-    /// of open windows stay as they are in any case.
-    pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
+    /// of open windows stay as they are in any case. A bucket's share has nothing of what the store has lent meanwhile, the last of
+    /// which has come at `came`: it fills up from then on, and from the beginning of another loss.
+    pub fn reopen(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
-        let goes_on = |lost: Timestamp| since.since(lost) <= period.max(Micros::from_secs(1));
-        if !self.lost.is_some_and(goes_on) {
+        let goes_on = |lost: Timestamp| since.max(came).since(lost) <= period.max(Micros::from_secs(1));
+        let is_another = !self.lost.is_some_and(goes_on);
+        let since = since.max(came);
+        if is_another {
             self.begin_anew(since);
         }
+        if !rule.is_entitled() {
+            self.fill_from(rule, now, if is_another { since } else { came });
+        }
         self.lost = Some(since);
+    }
+
+    /// Buckets' shares are empty at `from`, or later. What they owe `now` they still owe.
+    fn fill_from(&mut self, rule: &Rule, now: Timestamp, from: Timestamp) {
+        let limits = rule.limits.iter().zip(&mut self.limits);
+        for (limit, budget) in limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra) {
+            if budget.tat.is_some() {
+                (budget.spent, budget.paid) = (budget.debt(limit, now), 0);
+                budget.tat = budget.tat.max(from + gcra::depth(limit));
+            } else {
+                self.since = self.since.max(from);
+            }
+        }
     }
 
     /// Another loss began at `since`, however short a time after the last one, because the store has lent meanwhile.

@@ -18,8 +18,11 @@ use crate::world::start_of;
 /// One of so many seeds plays a scene.
 const EVERY: u64 = 2;
 
-/// One of so many seeds, of those that are drawn freely else, plays one of what comes about in one of a thousand.
+/// One of so many seeds, of those that are drawn freely else, plays one of what comes about in one of a thousand; and another one
+/// what none of thousands comes upon, the first of them this one. Of seeds of peers that lend to each other another one does, too.
 const RARELY: u64 = 20;
+const HARDLY: u64 = 12;
+const LENT_HARDLY: u64 = 16;
 
 /// From this seed on all others play a scene of peers that lend to each other. No commit's own seeds draw
 /// it, as `fleet.owner` is `never` by default: the seeds of before stay what they were.
@@ -56,15 +59,23 @@ const SCENES: [(&str, Scene); 20] = [
 /// Scenes of what hardly any other seed comes upon: their names and what draws them.
 const RARE: [(&str, Scene); 2] = [("doubted", doubted), ("chorus", chorus)];
 
+/// Scenes of what no other seed comes upon: their names and what draws them.
+const HARD: [(&str, Scene); 3] = [("sole", sole), ("strangers", strangers), ("overdue", overdue)];
+
 /// The scene of peers that lend to each other.
 const LENT: (&str, Scene) = ("lent", lent);
+
+/// Scenes of what it hardly comes upon: their names and what draws them.
+const LENT_HARD: [(&str, Scene); 2] = [("cold", cold), ("remote", remote)];
 
 /// The scene that a seed plays; `None`: it is drawn freely.
 pub(super) fn draw(seed: u64) -> Option<Plan> {
     let (name, draw) = match seed % EVERY {
         1 => SCENES[(seed / EVERY) as usize % SCENES.len()], // below the number of scenes
+        _ if seed >= LENT_FROM && seed % RARELY == LENT_HARDLY => turn(&LENT_HARD, seed),
         _ if seed >= LENT_FROM => LENT,
-        _ if seed.is_multiple_of(RARELY) => RARE[(seed / RARELY) as usize % RARE.len()], // below the number of scenes
+        _ if seed.is_multiple_of(RARELY) => turn(&RARE, seed),
+        _ if seed % RARELY == HARDLY => turn(&HARD, seed),
         _ => return None,
     };
     let mut random = Random::stream(seed, "swarm-scene");
@@ -81,6 +92,11 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
         calm: plan.calm.max(Span::secs(4)),
         ..plan
     })
+}
+
+/// Of rare scenes the one whose turn it is.
+fn turn(scenes: &[(&'static str, Scene)], seed: u64) -> (&'static str, Scene) {
+    scenes[(seed / RARELY) as usize % scenes.len()] // below the number of scenes
 }
 
 /// A source of checks of one key.
@@ -654,6 +670,132 @@ fn doubted(random: &mut Random, _: u64) -> Plan {
     }
 }
 
+/// A lone daemon whose store goes away again and again, each time for less than two seconds. At first it leases a bucket that is used
+/// up as it fills, and nobody else notices a loss before it does: it spends until then what had been lent before it came. Then it
+/// leases sliding windows of which it has spent much on its share when the store is back.
+fn sole(random: &mut Random, _: u64) -> Plan {
+    let burst = random.between(80, 120);
+    let rate = 4 * burst * random.between(5, 8) / 4;
+    let (count, short) = (random.between(80, 150), random.between(300, 500));
+    let sliding = |policy, rate| Demand { policy, from: Span::secs(8), ..source(rate, Spread::Even) };
+    let mut faults = Vec::new();
+    for turn in 0..3 {
+        let at = Span::millis(1_150 + turn * 2_300 + random.between(0, 150));
+        faults.push(Fault { at, lasts: Span::millis(random.between(600, 900)), what: everywhere() });
+    }
+    for turn in 0..3 {
+        let at = Span::millis(9_000 + turn * 4_000 + random.between(0, 1_000));
+        faults.push(Fault { at, lasts: Span::millis(random.between(1_300, 1_900)), what: everywhere() });
+    }
+    Plan {
+        nodes: 1,
+        span: Span::secs(20),
+        daemon: Daemon { timeout: Span::millis(25), ..Daemon::default() },
+        redis: Redis { masters: 1, ..Redis::default() },
+        policies: vec![
+            policy(format!("{}/1s burst {burst}", 4 * burst)),
+            policy(format!("{count}/1s sliding")),
+            policy(format!("{count}/{short}ms sliding")),
+        ],
+        demand: vec![
+            Demand { until: Span::secs(8), ..source(rate, Spread::Even) },
+            sliding(1, count * 2),
+            sliding(2, count * 2_000 / short),
+        ],
+        faults,
+        // Of a bucket's share, what is spent within the time in which an answer comes late.
+        expect: Expect { over: Some(2_000), ..Expect::default() },
+        ..Plan::default()
+    }
+}
+
+/// While the store is away a fleet that has long known itself grows to twice its size: who comes has met nobody, and is asked at
+/// once for as much as the others are.
+fn strangers(random: &mut Random, _: u64) -> Plan {
+    let (nodes, count) = (random.between(4, 6), random.between(200, 400));
+    let more = nodes * random.between(20, 28) / 10;
+    let lost = Span::millis(random.between(6_500, 7_500));
+    let comes = Span(lost.0 + random.between(1_500_000, 2_500_000));
+    Plan {
+        nodes: nodes as u32, // at most 6
+        gossip: Some(Gossip::default()),
+        span: Span::secs(16),
+        warm_up: Span::secs(6),
+        policies: vec![policy(format!("{count}/1s fixed"))],
+        demand: vec![source(count * random.between(5, 6) / 2, Spread::Even)],
+        faults: vec![
+            Fault { at: lost, lasts: Span::secs(7), what: everywhere() },
+            Fault { at: comes, lasts: Span::secs(4), what: What::Scale { nodes: more as u32 } }, // at most 16
+        ],
+        expect: Expect { over: Some(0), ..Expect::default() },
+        ..Plan::default()
+    }
+}
+
+/// Keys that are asked for so seldom that each check is charged by a call of its own, and what it was too much goes back to the
+/// store: of two windows the second one may end on the way.
+fn overdue(random: &mut Random, _: u64) -> Plan {
+    let [many, few] = [random.between(1_000, 2_000), random.between(80, 120)];
+    Plan {
+        nodes: random.between(4, 6) as u32, // at most 6
+        span: Span::secs(5),
+        network: Network { latency: Span::millis(random.between(14, 17)), ..Network::default() },
+        policies: vec![Policy {
+            limits: vec![
+                format!("{many}/3s {}", *random.pick(&["sliding", "fixed"])),
+                format!("{few}/{}ms fixed", random.between(90, 120)),
+            ],
+            ..Policy::default()
+        }],
+        demand: vec![Demand {
+            keys: random.between(60, 90) as u32, // at most 90
+            cost: 8,
+            cost_from: 2,
+            holds: 1_000,
+            settle: Span::millis(random.between(50, 80)),
+            actual: 500,
+            ..source(600, Spread::Even)
+        }],
+        ..Plan::default()
+    }
+}
+
+/// Keys that each node is asked for about once in a window, and which are leased by the node that owns them.
+fn cold(random: &mut Random, _: u64) -> Plan {
+    let (nodes, keys) = (random.between(11, 14), random.between(80, 120));
+    Plan {
+        nodes: nodes as u32, // at most 14
+        gossip: Some(Gossip::default()),
+        span: Span::secs(20),
+        warm_up: Span::secs(2),
+        daemon: Daemon { owners: true, ..Daemon::default() },
+        policies: vec![policy(format!("{}/10s fixed", random.between(50, 80)))],
+        demand: vec![Demand { keys: keys as u32, ..source(nodes * keys / 10, Spread::Even) }], // keys at most 120
+        // An owner that leases for one asks the store for each of them.
+        expect: Expect { calls: Some(180), ..Expect::default() },
+        ..Plan::default()
+    }
+}
+
+/// A part of the fleet is further from the store than a check waits, and is lent by peers what buckets have that are never full.
+fn remote(random: &mut Random, _: u64) -> Plan {
+    let count = random.between(150, 300);
+    Plan {
+        nodes: random.between(6, 9) as u32, // at most 9
+        gossip: Some(Gossip::default()),
+        span: Span::secs(12),
+        warm_up: Span::secs(4),
+        daemon: Daemon { owners: true, ..Daemon::default() },
+        zones: vec![Zone { nodes: 334, store: Span::millis(random.between(70, 90)) }],
+        redis: Redis { masters: 1, ..Redis::default() },
+        policies: vec![policy(format!("{count}/1s burst {count}"))],
+        demand: vec![source(2 * count, Spread::Even)],
+        // What shares admit before peers are found is paid for from what those lend.
+        expect: Expect { over: Some(10_000), ..Expect::default() },
+        ..Plan::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -671,7 +813,7 @@ mod tests {
                 assert!(Limit::parse(limit).is_ok(), "{}: {limit}", plan.about);
             }
         }
-        assert_eq!(seen.len(), SCENES.len() + 1, "{seen:?}");
+        assert_eq!(seen.len(), SCENES.len() + LENT_HARD.len() + 1, "{seen:?}");
     }
 
     #[test]
@@ -683,7 +825,7 @@ mod tests {
                 assert!(Limit::parse(limit).is_ok(), "{}: {limit}", plan.about);
             }
         }
-        assert_eq!(seen.len(), RARE.len(), "{seen:?}");
+        assert_eq!(seen.len(), RARE.len() + HARD.len(), "{seen:?}");
     }
 
     #[test]

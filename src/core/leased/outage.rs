@@ -345,14 +345,13 @@ impl LeasedKey {
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
         // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
         let since = self.view.clock().latest(since.max(self.view.last_answered()));
-        // What the store lent of a bucket before it comes takes the time in which a share would fill up.
-        let to_come = self.to_come(now);
-        let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
-        // So does what has come since then, and was spent.
-        let since =
-            if on(Mutant::ComesTwice) { since } else { since.max(self.last_came().min(self.view.clock().latest(now))) };
+        // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
+        // since then, and was spent.
+        let (clock, to_come) = (self.view.clock().latest(now), self.to_come(now));
+        let comes = if to_come > Micros::ZERO { clock + to_come } else { Timestamp::NONE };
+        let came = if on(Mutant::ComesTwice) { Timestamp::NONE } else { self.last_came().min(clock) };
         if !self.is_away(now) && self.view.rule().has_share() {
-            self.outage.open_book(self.view.rule(), since);
+            self.outage.open_book(self.view.rule(), clock, since, came.max(comes));
         }
         self.outage.lose(now + ASK_AGAIN, noticed);
     }

@@ -268,11 +268,12 @@ impl Outage {
         self.close();
     }
 
-    /// The store was lost at `since`. A share begins with that, or goes on.
-    pub(super) fn open_book(&mut self, rule: &Rule, since: Timestamp) {
+    /// The store was lost at `since`, and it is `now`. A share begins with that, or goes on. What the store lent of a bucket has come
+    /// at `came`.
+    pub(super) fn open_book(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Timestamp) {
         match self.book_mut() {
-            Some(book) => book.reopen(rule, since),
-            None => self.put_book(Box::new(FallbackBudget::open(rule, since))),
+            Some(book) => book.reopen(rule, now, since, came),
+            None => self.put_book(Box::new(FallbackBudget::open(rule, since.max(came)))),
         }
     }
 
