@@ -44,7 +44,8 @@ pub fn plan(seed: u64) -> Plan {
         Some(number) => entitled::draw(seed, number, scenes::draw(number).unwrap_or_else(|| freely(number))),
         None => {
             let plan = scenes::draw(seed).unwrap_or_else(|| freely(seed));
-            let is_entitled = Random::stream(seed, "swarm-is-entitled").chance(ENTITLED);
+            // Of what hardly any seed comes upon, shares and several limits are the point.
+            let is_entitled = Random::stream(seed, "swarm-is-entitled").chance(ENTITLED) && !scenes::is_hard(seed);
             if is_entitled { entitled::change(seed, plan) } else { plan }
         }
     };

@@ -75,7 +75,7 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
         _ if seed >= LENT_FROM && seed % RARELY == LENT_HARDLY => turn(&LENT_HARD, seed),
         _ if seed >= LENT_FROM => LENT,
         _ if seed.is_multiple_of(RARELY) => turn(&RARE, seed),
-        _ if seed % RARELY == HARDLY => turn(&HARD, seed),
+        _ if is_hard(seed) => turn(&HARD, seed),
         _ => return None,
     };
     let mut random = Random::stream(seed, "swarm-scene");
@@ -92,6 +92,11 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
         calm: plan.calm.max(Span::secs(4)),
         ..plan
     })
+}
+
+/// Whether a seed plays what no other one comes upon.
+pub(super) fn is_hard(seed: u64) -> bool {
+    seed < LENT_FROM && seed % RARELY == HARDLY
 }
 
 /// Of rare scenes the one whose turn it is.
