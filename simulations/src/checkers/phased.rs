@@ -14,7 +14,7 @@ use super::SAME;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Holding, Moment, Observer, Seen, Setting, Topic, Violation};
-use crate::plan::What;
+use crate::plan::{Plan, What};
 
 /// By so long after a change every node has learnt it, and calls of before are answered.
 const SETTLES: u64 = 1_000_000;
@@ -32,6 +32,45 @@ struct Phase<C> {
     until: u64,
     checker: C,
     taken: usize,
+}
+
+/// When the limits of one policy change.
+#[derive(Debug)]
+pub(super) struct Pushes {
+    /// When each change begins, and by when every node has learnt it.
+    pushes: Vec<(u64, u64)>,
+    /// The longest that a limit of it remembers, before or after.
+    longest: u64,
+}
+
+impl Pushes {
+    pub(super) fn new(plan: &Plan, policy: usize) -> Self {
+        let (mut pushes, mut longest) = (Vec::new(), 0);
+        let mut measure = |limits: &[String]| {
+            let limits = limits.iter().filter_map(|text| Limit::parse(text).ok());
+            longest = limits.map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0).max(longest);
+        };
+        plan.policies.get(policy).into_iter().for_each(|policy| measure(&policy.limits));
+        for fault in &plan.faults {
+            if let What::Push { policy: of, limits } = &fault.what
+                && *of as usize % plan.policies.len().max(1) == policy
+            {
+                measure(limits);
+                pushes.push((fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
+            }
+        }
+        Self { pushes, longest }
+    }
+
+    /// Whether one of them is not over then: some node may not know of it, or what was lent before is not.
+    pub(super) fn meet(&self, at: u64) -> bool {
+        self.pushes.iter().any(|(begins, settled)| (*begins..settled + self.lasts()).contains(&at))
+    }
+
+    /// So long after every node knows of a change what was lent before may be spent.
+    fn lasts(&self) -> u64 {
+        2 * (self.longest + SETTLES)
+    }
 }
 
 /// A checker, and the same for policies whose limits change.
@@ -71,26 +110,13 @@ impl<C: Checker> Phased<C> {
         let plan = &setting.plan;
         let mut changes = vec![false; plan.policies.len().max(1)];
         let mut phases = Vec::new();
-        for policy in 0..changes.len() {
-            let mut pushes = Vec::new();
-            let mut longest = 0;
-            let mut measure = |limits: &[String]| {
-                let limits = limits.iter().filter_map(|text| Limit::parse(text).ok());
-                longest = limits.map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0).max(longest);
-            };
-            plan.policies.get(policy).into_iter().for_each(|policy| measure(&policy.limits));
-            for fault in &plan.faults {
-                if let What::Push { policy: of, limits } = &fault.what
-                    && *of as usize % changes.len() == policy
-                {
-                    measure(limits);
-                    pushes.push((fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
-                }
-            }
-            changes[policy] = why.when(!pushes.is_empty());
+        for (policy, changes) in changes.iter_mut().enumerate() {
+            let pushes = Pushes::new(plan, policy);
+            let lasts = pushes.lasts();
+            *changes = why.when(!pushes.pushes.is_empty());
             let mut sees = 0;
-            for (at, settled) in pushes.into_iter().chain([(u64::MAX, 0)]).filter(|_| changes[policy]) {
-                let judges = if sees == 0 { 0 } else { sees + 2 * (longest + SETTLES) };
+            for (at, settled) in pushes.pushes.into_iter().chain([(u64::MAX, 0)]).filter(|_| *changes) {
+                let judges = if sees == 0 { 0 } else { sees + lasts };
                 if judges < at {
                     let policy = policy as u32; // a few
                     phases.push(Phase { policy, sees, judges, until: at, checker: make(setting), taken: 0 });

@@ -8,11 +8,11 @@ use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+use super::phased::Pushes;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::What;
 
 static BUCKETS: Exemption =
     Exemption::new("ends of buckets", "When one is full again depends on who asks and when, and on what it holds.");
@@ -37,7 +37,7 @@ static FIRST: Exemption = Exemption::new(
     "Which of them a denial is about is not told where the store opens another meanwhile.",
 );
 static PUSHED: Exemption = Exemption::new(
-    "a policy whose limits change in the run, but for one fixed window; there who waited meanwhile",
+    "a policy whose limits change, from then on until two periods after all nodes know of it, but for one fixed window; there who waited meanwhile",
     "The answer may be of the old ones, and so may what the store had shown.",
 );
 static BOUNDARY: Exemption = Exemption::new("a denial near a boundary", "A node may not know of it for two timeouts.");
@@ -209,8 +209,8 @@ pub(super) struct Truth {
     doubt: u64,
     /// When an answer is due.
     timeout: u64,
-    /// Policies whose limits change: whoever waits meanwhile may be answered under the old ones.
-    pushes: Vec<u32>,
+    /// By policy, when its limits change: whoever waits meanwhile may be answered under the old ones.
+    pushes: Vec<Pushes>,
     /// By node and key: its last ask of a peer, and when that was; and until when what it was lent lasts.
     asked: Map<(u32, u32), (u64, u64)>,
     loans: Map<(u32, u32), u64>,
@@ -219,10 +219,9 @@ pub(super) struct Truth {
 
 impl Truth {
     pub(super) fn new(setting: &Setting) -> Self {
-        let count = setting.plan.policies.len().max(1) as u32; // a few
-        let policy = |what: &What| if let What::Push { policy, .. } = what { Some(policy % count) } else { None };
-        let pushes = setting.plan.faults.iter().filter_map(|fault| policy(&fault.what)).collect();
-        let timeout = setting.plan.daemon.timeout.0;
+        let plan = &setting.plan;
+        let pushes = (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy)).collect();
+        let timeout = plan.daemon.timeout.0;
         Self {
             keys: Numbered::default(),
             doubt: 2 * timeout,
@@ -360,7 +359,8 @@ impl Observer for Truth {
                 }
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
                     && matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
-                let changes = self.pushes.contains(&request.policy);
+                let pushes = self.pushes.get(request.policy as usize);
+                let changes = pushes.is_some_and(|pushes| pushes.meet(moment.at));
                 let sure = !PUSHED.when(changes && (*parked || aligned(rule).is_none()));
                 if counted && sure {
                     self.window(moment, request, rule, decision, store.0);
@@ -388,6 +388,8 @@ mod tests {
 
     use super::*;
     use crate::checkers::tests::{History, SECOND, loan, peer_ask};
+    use crate::plan::{Fault, What};
+    use crate::span::Span;
 
     #[test]
     fn a_denial_is_believed_when_the_store_had_too_little_and_no_sooner() {
@@ -450,6 +452,20 @@ mod tests {
             history.check(&mut checker, at, 1, source, true);
             let found = checker.violations().iter().filter(|found| found.what.contains("whole again"));
             assert_eq!(found.count(), seen, "{at} {source:?} {lasts}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_change_of_limits_excuses_no_denial_before_it_or_long_after() {
+        // It takes a second, and until another one all know of it.
+        for (at, seen) in [(2 * SECOND - 1, 1), (2 * SECOND, 0), (8 * SECOND - 1, 0), (8 * SECOND, 1)] {
+            let mut history = History::new("10/1s");
+            let mut setting = history.setting();
+            let what = What::Push { policy: 0, limits: vec!["10/1s".into()] };
+            setting.plan.faults.push(Fault { at: Span::secs(2), lasts: Span::secs(1), what });
+            let mut checker = Truth::new(&setting);
+            history.check(&mut checker, at, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
         }
     }
 
