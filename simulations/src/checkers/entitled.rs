@@ -27,7 +27,7 @@ static LEAPS: Exemption = Exemption::new(
 );
 static FORGOTTEN: Exemption = Exemption::new(
     "a key, once the store has lost something of it",
-    "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
+    "It sets aside anew, and does not know what nodes believe in: until each of them has heard anew what is set aside for it.",
 );
 
 static MIXED: Exemption = Exemption::new(
@@ -48,11 +48,20 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("share-after-acquire"),
 };
 
+/// When an acquire was executed: by the store's clock, and after how much else.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    at: u64,
+    seen: u64,
+}
+
 /// What one node believes of one key, and has made of it.
 #[derive(Debug, Default)]
 struct Place {
     /// The latest acquire that it has sent.
     latest: u64,
+    /// When the acquire was executed whose answer said so.
+    told: Told,
     tokens: u64,
     lapses: u64,
     /// The window of which an acquire has freed it last.
@@ -76,8 +85,11 @@ pub(super) struct Entitled {
     /// By key and node.
     places: Map<u32, Map<Life, Place>>,
     /// When acquires were executed, by node and id.
-    executed: Map<(Life, u64), u64>,
-    forgotten: Map<u32, ()>,
+    executed: Map<(Life, u64), Told>,
+    /// When the store last lost something of a key.
+    forgotten: Map<u32, u64>,
+    /// So many things have been seen.
+    seen: u64,
     /// Keys that a node of the build before has called.
     earlier: Set<u32>,
     /// The epoch of each key as the store last said it.
@@ -98,8 +110,14 @@ impl Entitled {
         Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true)
     }
 
-    fn is_forgotten(&self, key: u32) -> bool {
-        FORGOTTEN.when(self.forgotten.contains_key(&key))
+    /// Whether the store has lost something of the key since it said what is set aside for who was told so.
+    fn is_forgotten(&self, key: u32, told: Told) -> bool {
+        FORGOTTEN.when(self.forgotten.get(&key).is_some_and(|lost| told.seen < *lost))
+    }
+
+    /// What a node was last told of a key.
+    fn told(&self, key: u32, life: Life) -> Told {
+        self.places.get(&key).and_then(|of| of.get(&life)).map(|place| place.told).unwrap_or_default()
     }
 
     /// A node says what it believes. It may have given up some, and never has more than it was told.
@@ -108,7 +126,8 @@ impl Entitled {
         place.latest = place.latest.max(call.id);
         let known = place.tokens;
         place.tokens = known.min(claim.tokens());
-        if claim.tokens() > known && !self.is_forgotten(key) {
+        let told = place.told;
+        if claim.tokens() > known && !self.is_forgotten(key, told) {
             self.found.add("entitled", moment, || format!("key {key}: {life:?} was told {known}, and says {claim:?}"));
         }
     }
@@ -121,7 +140,8 @@ impl Entitled {
         let known = self.epochs.insert(key, grant.epoch);
         let is_anew = known.is_some_and(|known| known != grant.epoch) && !grant.reset;
         if MIXED.when(is_anew && self.earlier.remove(&key)) {
-            self.forgotten.insert(key, ());
+            // Nor does the call that shows it know what others believe in.
+            self.forgotten.insert(key, self.seen + 1);
         }
     }
 
@@ -140,7 +160,7 @@ impl Entitled {
         if grant.replayed || grant.outdated || grant.now > claim.frees_until {
             return;
         }
-        self.executed.insert((life, call.id), grant.now.0);
+        self.executed.insert((life, call.id), Told { at: grant.now.0, seen: self.seen });
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // Who says that it knows of none has none, whatever else is under its name.
         if claim.tokens() == 0 {
@@ -154,7 +174,7 @@ impl Entitled {
 
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let is_of_before = self.is_of_before(life, key, grant);
-        let Some(at) = self.executed.remove(&(life, call.id)) else { return };
+        let Some(told) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // What is answered once more, or too late, a node does not take over.
         let is_late =
@@ -162,15 +182,17 @@ impl Entitled {
         if call.id < place.latest || grant.outdated || is_late || is_of_before {
             return;
         }
-        (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(at))).0);
+        (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(told.at))).0);
+        place.told = told;
         let now = grant.now.0;
         let of_key = self.places.get(&key).into_iter().flat_map(Map::values);
-        let all: u64 = of_key.filter(|place| now < place.lapses).map(|place| place.tokens).sum();
+        let counts = |place: &&Place| now < place.lapses && !self.is_forgotten(key, place.told);
+        let all: u64 = of_key.filter(counts).map(|place| place.tokens).sum();
         let largest = self.largest.entry(key).or_default();
         let is_bucket = call.rule.is_entitled_bucket();
         *largest = (if is_bucket { MOST_PPM } else { most(&call.rule.limits[0]) }).max(*largest);
         let most = LOWERED.forgives(*largest);
-        if all > most && !self.is_forgotten(key) {
+        if all > most {
             self.found.add("entitled", moment, || format!("key {key}: {all} are set aside for all nodes, of {most}"));
         }
     }
@@ -189,7 +211,7 @@ impl Entitled {
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
         let (life, key) = (self.lives.of(request.node), request.key);
-        if self.is_forgotten(key) {
+        if self.is_forgotten(key, self.told(key, life)) {
             return;
         }
         if rule.is_entitled_bucket() {
@@ -244,6 +266,7 @@ impl Entitled {
 
 impl Observer for Entitled {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.seen += 1;
         self.lives.see(seen);
         if let Some((request, store)) = self.holds.gives_back(seen) {
             let rule = self.rules.get(&request.key).cloned();
@@ -261,7 +284,7 @@ impl Observer for Entitled {
                     .for_each(|of| of.retain(|(of, incarnation), _| *of != *node || *incarnation == life.1));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. } => {
-                self.forgotten.insert(*key, ());
+                self.forgotten.insert(*key, self.seen);
             }
             Seen::Called { node, key, call, .. } if call.sets_aside() => {
                 let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
@@ -366,6 +389,22 @@ mod tests {
             history.executed(&mut checker, at, 3);
             history.settled_in(&mut checker, at, [1, 3], 0);
             history.called(&mut checker, SECOND / 2, 4, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_loss_excuses_who_has_not_heard_since() {
+        for (hears, seen) in [(false, 0), (true, 1)] {
+            let (mut history, mut checker) = told(7);
+            history.see(&mut checker, SECOND / 2, &Seen::Lost { key: 0, store: Timestamp(0) });
+            if hears {
+                (history.believes, history.epoch) = (Some(7), 2);
+                history.called(&mut checker, SECOND / 2, 2, 1);
+                history.executed(&mut checker, SECOND / 2, 2);
+                history.settled_in(&mut checker, SECOND / 2, [1, 2], 1);
+            }
+            history.check(&mut checker, 3 * SECOND / 2, 8, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

@@ -11,12 +11,12 @@ use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::Found;
 use super::notes::Lives;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::{Map, Numbered};
+use crate::maps::{Map, Numbered, Set};
 use crate::observe::{Checker, Moment, Observer, Seen, Violation};
 
 static FORGOTTEN: Exemption = Exemption::new(
     "a store that lost its state, or a former owner",
-    "It has lost its memory of ids with it; that a node hands back more than it was lent is not judged of that key any more.",
+    "It has lost its memory of ids with it; that a node hands back more than it was lent is judged again of what it brings back and is lent under another epoch.",
 );
 
 static EXPIRED: Exemption = Exemption::new(
@@ -43,12 +43,22 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug, Default)]
 struct Key {
     done: BTreeMap<(u32, u64, u64), Done>,
-    lent: Map<(u32, u64), (u64, u64)>,
-    /// The store lost some of its state: what was lent before is not known here any more.
-    blurred: bool,
+    /// By node, its life and the epoch: what was lent, and what was handed back.
+    lent: Map<(u32, u64, u64), (u64, u64)>,
+    /// Epochs of before the store lost some of its state: what was lent under them is not known here any more.
+    blurred: Set<u64>,
     epoch: u64,
     /// When the store may forget it, by its clock.
     until: u64,
+}
+
+impl Key {
+    /// A store that lost its state has lost its memory of ids, and what it lent under the epochs so far.
+    fn lose(&mut self) {
+        let lent = self.lent.keys().map(|(.., epoch)| *epoch);
+        let blurred = std::mem::take(&mut self.blurred).into_iter().chain(lent).chain([self.epoch]).collect();
+        *self = Self { blurred, ..Self::default() };
+    }
 }
 
 /// How often something was executed, and in which windows.
@@ -144,6 +154,16 @@ impl Observer for Ids {
                     state.done.retain(|_, done| done.is_bounded);
                 }
                 state.until = state.until.max(forgotten_by(call, grant));
+                if let Op::Acquire(order) = call.op
+                    && (1..).contains(&order.epoch)
+                    && order.epoch != grant.epoch
+                    && !(grant.replayed || grant.reset)
+                {
+                    // The store counts again what the node says that it was lent, and the node holds that still.
+                    let known = order.known.iter().map(|known| known.used).max().unwrap_or(0);
+                    let (lent, _) = state.lent.entry((*node, *incarnation, grant.epoch)).or_default();
+                    *lent += known + order.held;
+                }
                 if grant.replayed {
                     self.repeated(moment, *node, *key, call, grant);
                 }
@@ -161,22 +181,24 @@ impl Observer for Ids {
                 if state.done.len() > REMEMBERED {
                     state.done.pop_first();
                 }
-                let (lent, back) = state.lent.entry((*node, *incarnation)).or_default();
+                let (lent, back) = state.lent.entry((*node, *incarnation, grant.epoch)).or_default();
                 match call.op {
                     Op::Acquire(_) => *lent += grant.granted,
                     Op::Return { .. } => *back += grant.granted,
                     _ => {}
                 }
-                if *back > *lent && !FORGOTTEN.when(state.blurred) {
+                if *back > *lent && !FORGOTTEN.when(state.blurred.contains(&grant.epoch)) {
                     let (lent, back) = (*lent, *back);
                     self.found.add("at-most-once", moment, || {
                         format!("key {key}: node {node} was lent {lent} and handed back {back}")
                     });
                 }
             }
-            // A store that lost its state has lost its memory of ids.
-            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Executed { key, stale: true, .. } => {
-                *self.keys.of(*key) = Key { blurred: true, ..Key::default() };
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } => self.keys.of(*key).lose(),
+            Seen::Executed { key, grant, stale: true, .. } => {
+                let state = self.keys.of(*key);
+                state.lose();
+                state.blurred.insert(grant.epoch);
             }
             _ => {}
         }
@@ -195,6 +217,8 @@ impl Checker for Ids {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::History;
 
@@ -209,6 +233,35 @@ mod tests {
         assert!(checker.violations().is_empty());
         history.called(&mut checker, 4, 1, 1);
         assert_eq!(checker.violations()[0].invariant, "at-most-once");
+    }
+
+    #[test]
+    fn a_loss_excuses_what_is_handed_back_under_the_epochs_before_it() {
+        for (epoch, seen) in [(1, 0), (2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Ids::default();
+            history.executed(&mut checker, 0, 1);
+            history.see(&mut checker, 1, &Seen::Lost { key: 0, store: Timestamp(0) });
+            history.epoch = epoch;
+            history.asks_under = epoch;
+            history.executed(&mut checker, 2, 2);
+            history.handed_back(&mut checker, 3, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{epoch}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_a_node_brings_back_it_may_hand_back() {
+        for (known, seen) in [(1, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Ids::default();
+            history.executed(&mut checker, 0, 1);
+            history.see(&mut checker, 1, &Seen::Lost { key: 0, store: Timestamp(0) });
+            (history.epoch, history.known) = (2, known);
+            history.executed(&mut checker, 2, 2);
+            history.handed_back(&mut checker, 3, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -19,8 +19,10 @@ static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
     "Under other limits what was lent is void.",
 );
-static LEAPS: Exemption =
-    Exemption::new("a key, once another clock counts it", "By another clock what was lent is void.");
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods after that has caught up with the one before; for good where its limits change, too, or after four times",
+    "By another clock what was lent is void.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static BUCKETS: Exemption = Exemption::new(
@@ -79,7 +81,7 @@ pub(super) struct Landing {
 impl Landing {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::new)
     }
 
     pub(super) fn new(setting: &Setting) -> Self {

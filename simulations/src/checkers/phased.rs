@@ -1,6 +1,6 @@
 //! Scopes a checker to keys and times. Limits that change excuse the keys of their policy from the change on
 //! until all nodes know of it and what was lent before is over; a key that another clock counts at once is not
-//! looked at any more.
+//! looked at until what was lent by the one before is over, or not any more.
 //!
 //! What is excused is kept from the checker: it sees the keys of a policy up to the change, and another one of its
 //! kind, which knows nothing of before, sees those after it. What concerns no key all of them see.
@@ -73,12 +73,26 @@ impl Pushes {
     }
 }
 
+/// So often a key is looked at again after another clock counts it.
+const LEAPS: usize = 4;
+
+/// A checker of keys since another clock counts them.
+#[derive(Debug)]
+struct Later<C> {
+    checker: C,
+    taken: usize,
+}
+
 /// A checker, and the same for policies whose limits change.
 #[derive(Debug)]
 pub(super) struct Phased<C> {
     plain: C,
     taken: usize,
     phases: Vec<Phase<C>>,
+    /// The same for keys that another clock counts now: by how often that has come about.
+    later: Vec<Later<C>>,
+    /// By policy: how long after that what was lent by the clock before may be spent.
+    lasts: Vec<u64>,
     /// No policy's limits change: the plain checker sees all.
     is_steady: bool,
     /// By policy: its limits change.
@@ -100,8 +114,9 @@ pub(super) struct Phased<C> {
 struct Clock {
     /// How far it is from true time, once it has shown that.
     skew: Option<u64>,
-    /// It was another one before.
-    leapt: bool,
+    /// So often it was another one before, and when that was last, or when this one shows the time that it did then.
+    leaps: usize,
+    since: u64,
 }
 
 impl<C: Checker> Phased<C> {
@@ -133,6 +148,8 @@ impl<C: Checker> Phased<C> {
             plain: make(setting),
             taken: 0,
             phases: Vec::new(),
+            later: Vec::new(),
+            lasts: Vec::new(),
             is_steady: true,
             changes: Vec::new(),
             names: setting.rules.iter().map(|rule| rule.policy.clone()).collect(),
@@ -156,6 +173,17 @@ impl<C: Checker> Phased<C> {
         Self { leaps: why.when(leaps), ..self }
     }
 
+    /// Looks at such keys again when what the other clock lent is over: as if it had never seen them.
+    pub(super) fn again(self, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
+        let plan = &setting.plan;
+        let leaps = if self.leaps && plan.clocks_leap() { LEAPS } else { 0 };
+        Self {
+            later: (0..leaps).map(|_| Later { checker: make(setting), taken: 0 }).collect(),
+            lasts: (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy).lasts()).collect(),
+            ..self
+        }
+    }
+
     /// Masters' clocks agree: what a server executes late, because it is busy, is no leap.
     fn agree(self, setting: &Setting) -> Self {
         let busy = if setting.plan.redis.skew.0 == 0 { BUSY } else { SAME };
@@ -171,7 +199,11 @@ impl<C: Checker> Phased<C> {
         let clock = self.clocks.of(key);
         let known = *clock.skew.get_or_insert(skew);
         let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
-        clock.leapt |= behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME };
+        if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
+            // One that is further back comes by the windows of the one before once more.
+            let again = if behind < ahead { behind } else { 0 };
+            *clock = Clock { skew: Some(skew), leaps: clock.leaps + 1, since: moment.at + again };
+        }
     }
 
     /// A call about the key tells its policy.
@@ -229,6 +261,36 @@ impl<C: Checker> Phased<C> {
     }
 }
 
+impl<C: Checker> Phased<C> {
+    fn see_plain(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.plain.see(moment, seen);
+        self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
+        self.taken = self.plain.violations().len();
+    }
+
+    /// A key that another clock has counted until then, so many of them one after another. Where its limits change, too, it is
+    /// left alone.
+    fn see_again(&mut self, moment: Moment, seen: &Seen<'_>, key: u32, leaps: usize, since: u64) {
+        let Some(policy) = self.policy(key, seen).map(|policy| policy as usize) else { return };
+        let (Some(later), Some(lasts)) = (self.later.get_mut(leaps - 1), self.lasts.get(policy)) else { return };
+        if !self.changes.get(policy).is_some_and(|changes| *changes) {
+            let fresh = later.see(moment, seen);
+            if moment.at >= since + lasts {
+                self.found.extend_from_slice(fresh);
+            }
+        }
+    }
+}
+
+impl<C: Checker> Later<C> {
+    /// What it finds in that.
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) -> &[Violation] {
+        self.checker.see(moment, seen);
+        let before = std::mem::replace(&mut self.taken, self.checker.violations().len());
+        &self.checker.violations()[before..]
+    }
+}
+
 impl<C: Checker> Observer for Phased<C> {
     fn minds(&self, topic: Topic) -> bool {
         self.plain.minds(topic)
@@ -236,18 +298,20 @@ impl<C: Checker> Observer for Phased<C> {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let key = self.key(moment, seen);
-        if key.is_some_and(|key| self.leaps && self.clocks.get(key).is_some_and(|clock| clock.leapt)) {
-            return;
+        let clock = key.and_then(|key| self.clocks.get(key)).filter(|clock| self.leaps && clock.leaps > 0);
+        if let (Some(key), Some((leaps, since))) = (key, clock.map(|clock| (clock.leaps, clock.since))) {
+            return self.see_again(moment, seen, key, leaps, since);
+        }
+        if key.is_none() {
+            self.later.iter_mut().for_each(|later| _ = later.see(moment, seen));
         }
         if self.is_steady {
-            return self.plain.see(moment, seen);
+            return self.see_plain(moment, seen);
         }
         let policy = key.and_then(|key| self.policy(key, seen));
         let changes = policy.is_some_and(|policy| self.changes.get(policy as usize).copied().unwrap_or(false));
         if !changes {
-            self.plain.see(moment, seen);
-            self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
-            self.taken = self.plain.violations().len();
+            self.see_plain(moment, seen);
         }
         for phase in &mut self.phases {
             let is_of = policy.map_or(key.is_none(), |policy| policy == phase.policy);
@@ -265,7 +329,7 @@ impl<C: Checker> Observer for Phased<C> {
 
 impl<C: Checker> Checker for Phased<C> {
     fn violations(&self) -> &[Violation] {
-        if self.is_steady { self.plain.violations() } else { &self.found }
+        &self.found
     }
 
     fn sheet(&self) -> &'static Sheet {
@@ -351,6 +415,33 @@ mod tests {
             checker.follow(Moment { at: 2, store: rationd::core::time::Timestamp(9) }, 0, 5 * SECOND, 0);
             history.check(&mut checker, 3, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen);
+        }
+    }
+
+    #[test]
+    fn a_key_is_looked_at_again_when_what_the_other_clock_lent_is_over() {
+        // Two periods and two seconds after it.
+        for (again, ahead, at, seen) in [
+            (true, [0, 5], 5 * SECOND, 0),
+            (true, [0, 5], 5 * SECOND + 2, 1),
+            (true, [2, 0], 7 * SECOND, 0),
+            (true, [2, 0], 7 * SECOND + 2, 1),
+            (false, [0, 5], 9 * SECOND, 0),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Set { master: 0, by: Span::secs(5), back: false };
+            setting.plan.faults.push(Fault { at: Span::secs(1), lasts: Span(0), what });
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default()).until_leaps(&WHY, true);
+            if again {
+                checker = checker.again(&setting, |_| Grumbler::default());
+            }
+            let request = history.ask(&mut checker, 1);
+            history.answer_ahead(&mut checker, 1, ahead[0] * SECOND, &request);
+            history.answer_ahead(&mut checker, SECOND + 1, ahead[1] * SECOND, &request);
+            let before = checker.violations().len();
+            history.answer_ahead(&mut checker, at, ahead[1] * SECOND, &request);
+            assert_eq!(checker.violations().len() - before, seen, "{at}");
         }
     }
 }

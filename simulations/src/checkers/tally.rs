@@ -25,7 +25,10 @@ use crate::plan::Brain;
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static LEAPS: Exemption = Exemption::new("a key, once another clock counts it", "They are in two windows at a time.");
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods after that has caught up with the one before; for good where its limits change, too, or after four times",
+    "They are in two windows at a time.",
+);
 static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
     "Windows of before and after have no common number.",
@@ -159,7 +162,7 @@ impl Key {
 impl Tally {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::new)
     }
 
     pub(super) fn new(setting: &Setting) -> Self {

@@ -59,7 +59,7 @@ static FORGETFUL: Exemption = Exemption::new(
 );
 static ASIDE: Exemption = Exemption::new(
     "what is set aside of a key for nodes without the store, once that has lost something of the key",
-    "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
+    "It sets aside anew, and does not know what nodes believe in: until each of them has heard anew what is set aside for it.",
 );
 static TURNS: Exemption = Exemption::new(
     "near a boundary, where limits are several or begin with the first request",
@@ -151,8 +151,9 @@ pub(super) struct Together {
     refuted: Map<(u32, Place), bool>,
     /// When the store last lost something that it knew of a key.
     forgot: Map<u32, u64>,
-    /// Keys of which it has, other than by a reset.
-    lost: Set<u32>,
+    /// When it has other than by a reset, by its clock, and by whose execution of an acquire each node has heard of a key since.
+    lost: Map<u32, u64>,
+    heard: Map<(Life, u32), u64>,
     found: Found,
 }
 
@@ -185,13 +186,15 @@ impl Together {
             opened: Map::default(),
             refuted: Map::default(),
             forgot: Map::default(),
-            lost: Set::default(),
+            lost: Map::default(),
+            heard: Map::default(),
             found: Found::default(),
         }
     }
 
     fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
-        if ASIDE.when(rule.is_entitled() && self.lost.contains(&request.key)) {
+        let heard = self.heard.get(&(self.lives.of(request.node), request.key)).copied().unwrap_or(0);
+        if ASIDE.when(rule.is_entitled() && self.lost.get(&request.key).is_some_and(|lost| heard <= *lost)) {
             return;
         }
         for (index, limit) in rule.limits.iter().enumerate() {
@@ -291,7 +294,7 @@ impl Together {
         if order.epoch != 0 && grant.epoch != order.epoch {
             self.forgot.insert(key, moment.at);
             if !grant.reset {
-                self.lost.insert(key);
+                self.lost.insert(key, grant.now.0);
             }
         }
         if grant.granted == 0 || grant.replayed || order.window.is_next() {
@@ -361,12 +364,12 @@ impl Observer for Together {
                 self.executed(moment, *key, call, grant);
                 if *stale {
                     self.forgot.insert(*key, moment.at);
-                    self.lost.insert(*key);
+                    self.lost.insert(*key, grant.now.0);
                 }
             }
-            Seen::Lost { key, .. } | Seen::Undone { key, .. } => {
+            Seen::Lost { key, store } | Seen::Undone { key, store } => {
                 self.forgot.insert(*key, moment.at);
-                self.lost.insert(*key);
+                self.lost.insert(*key, store.0);
             }
             Seen::Told { to, frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
@@ -379,6 +382,9 @@ impl Observer for Together {
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 self.informed.insert(((*node, *incarnation), *key));
+                if matches!(call.op, Op::Acquire(_)) && !grant.outdated {
+                    self.heard.insert(((*node, *incarnation), *key), grant.now.0);
+                }
                 self.lent(moment, *node, *key, call, grant);
             }
             // The key had been forgotten.
@@ -452,14 +458,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_sums_to_more_once_the_store_has_lost_it() {
-        for (is_lost, seen) in [(false, 1), (true, 0)] {
+    fn what_is_set_aside_sums_to_more_until_nodes_have_heard_since_the_store_has_lost_it() {
+        for (is_lost, hears, seen) in [(false, false, 1), (true, false, 0), (true, true, 1)] {
             let mut history = History::entitled("100/1s fixed");
             let mut checker = checker(&history);
             history.settled(&mut checker, SECOND, 1, 1);
             if is_lost {
-                let store = Timestamp(0);
+                let store = Timestamp(1_800_000_000_000_000 + 2 * SECOND);
                 history.see(&mut checker, 2 * SECOND, &Seen::Lost { key: 0, store });
+            }
+            if hears {
+                history.settled(&mut checker, 3 * SECOND, 2, 1);
             }
             history.check(&mut checker, 6 * SECOND + SECOND / 10, 96, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
