@@ -18,13 +18,13 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::{Brain, Plan, What};
+use crate::plan::{Brain, Fault, Plan, What};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static PARTIAL: Exemption = Exemption::new(
-    "while a fault takes the store from some of the nodes",
-    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. So are runs that lose messages all the time, or whose nodes are far from the store.",
+    "two periods of a key of which the store lends to one node while another goes by its share, as a fault takes the store from some of the nodes",
+    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. So are runs that lose messages all the time, or whose nodes are far from the store; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
 );
 static UNAWARE: Exemption = Exemption::new(
     "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, while others go by their shares",
@@ -123,8 +123,11 @@ pub(super) struct Joint {
     is_on: bool,
     /// What excuses more, and what was admitted of everything.
     all: Bound,
-    /// When a fault takes the store from some nodes only.
-    partial: Vec<(u64, u64)>,
+    /// When a fault takes the store from some nodes only, and how long after it all of them have found it again.
+    partial: Vec<Partial>,
+    settles: u64,
+    /// As many nodes as there have been at a time.
+    nodes: u32,
     /// Nodes hear of each other, and share out one share between them: of windows always, of what has even parts
     /// from then on, in true time, as they count each other.
     gossips: bool,
@@ -148,9 +151,34 @@ pub(super) struct Joint {
     found: Found,
 }
 
+/// When a fault takes the store from some nodes only.
+#[derive(Debug)]
+struct Partial {
+    from: u64,
+    until: u64,
+    /// Nodes that are not run, as bits; whichever, where it does not stop them.
+    nodes: u64,
+}
+
+impl Partial {
+    /// Whether it is one of these nodes that may be without the store then.
+    fn meets(&self, at: u64, nodes: u64) -> bool {
+        (self.from..self.until).contains(&at) && self.nodes & nodes != 0
+    }
+}
+
+/// A node, as a bit.
+fn bit(node: u32) -> u64 {
+    1 << (node % 64)
+}
+
 /// One key.
 #[derive(Debug, Default)]
 struct Key {
+    /// The nodes that have been lent something of it or gone by their shares, as bits.
+    nodes: u64,
+    /// Who was lent something last, and who before that, if it is another one; and when.
+    lent: [(u32, u64); 2],
     /// When somebody last answered on its share, and since when without a long pause.
     alone: u64,
     since: u64,
@@ -162,6 +190,27 @@ struct Key {
     excused: Vec<Excused>,
     counted: Vec<Excused>,
     seconds: BTreeMap<Life, Second>,
+}
+
+impl Key {
+    fn lend(&mut self, node: u32, at: u64) {
+        if self.lent[0].0 != node {
+            self.lent[1] = self.lent[0];
+        }
+        self.lent[0] = (node, at);
+        self.nodes |= bit(node);
+    }
+
+    /// Whether another node may have something of what is open then.
+    fn is_lent_beside(&self, node: u32, at: u64) -> bool {
+        let others = self.lent.iter().filter(|(of, lent)| *of != node && *lent > 0);
+        others.map(|(_, lent)| lent + 2 * self.span + SAME_LOSS).max().is_some_and(|until| at <= until)
+    }
+
+    /// Whether another node goes by its share.
+    fn is_shared_beside(&self, life: Life) -> bool {
+        self.seconds.iter().any(|(of, second)| *of != life && second.alone > 0 && second.alone >= self.since)
+    }
 }
 
 /// The second of a node that has found the store again.
@@ -242,21 +291,27 @@ impl Excused {
     }
 }
 
-/// When a fault takes the store from some of the nodes, and until all of them have found it again.
-fn partial(plan: &Plan) -> Vec<(u64, u64)> {
+/// So long after a fault all nodes have found the store again.
+fn settles(plan: &Plan) -> u64 {
     let longest = plan.policies.iter().flat_map(|policy| &policy.limits).filter_map(|text| Limit::parse(text).ok());
     let longest = longest.map(|limit| limit.period.0).max().unwrap_or(0);
-    let settles = 2 * longest + plan.redis.failover.0 + plan.redis.alone.0 + 2_000_000;
+    2 * longest + plan.redis.failover.0 + plan.redis.alone.0 + 2_000_000
+}
+
+/// When a fault takes the store from some of the nodes, and until all of them have found it again. Those that are not run are
+/// told when that begins.
+fn partial(plan: &Plan) -> Vec<Partial> {
     if plan.network.loss > 0 || !plan.zones.is_empty() {
-        return vec![(0, u64::MAX)];
+        return vec![Partial { from: 0, until: u64::MAX, nodes: u64::MAX }];
     }
     let is_partial = |what: &What| match what {
         What::Cut { nodes, .. } => !nodes.is_empty(),
         What::Swizzle | What::Isolate { .. } | What::Noise { .. } => true,
-        what => what.stops_nodes(),
+        _ => false,
     };
     let faults = plan.faults.iter().filter(|fault| is_partial(&fault.what));
-    faults.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0 + settles)).collect()
+    let until = |fault: &Fault| fault.at.0 + fault.lasts.0 + settles(plan);
+    faults.map(|fault| Partial { from: fault.at.0, until: until(fault), nodes: u64::MAX }).collect()
 }
 
 impl Joint {
@@ -266,6 +321,8 @@ impl Joint {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             all: Bound::new(setting),
             partial: partial(plan),
+            settles: settles(plan),
+            nodes: 0,
             gossips: plan.gossip.is_some(),
             met: met(plan),
             differ: plan.redis.skew.0 > SAME,
@@ -282,6 +339,18 @@ impl Joint {
         }
     }
 
+    /// Nodes are not run for a while.
+    fn stops(&mut self, fault: &Fault) {
+        let nodes = match &fault.what {
+            What::Freeze { node } => bit(node % self.nodes.max(1)),
+            What::Starve { nodes, .. } if nodes.is_empty() => u64::MAX,
+            What::Starve { nodes, .. } => nodes.iter().fold(0, |all, node| all | bit(node % self.nodes.max(1))),
+            _ => return,
+        };
+        let until = fault.at.0 + fault.lasts.0 + self.settles;
+        self.partial.push(Partial { from: fault.at.0, until, nodes });
+    }
+
     /// A node goes by its share of a key.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let key = self.keys.of(request.key);
@@ -290,6 +359,7 @@ impl Joint {
             key.since = moment.at;
         }
         key.alone = moment.at;
+        key.nodes |= bit(request.node);
         key.seconds.entry(self.lives.of(request.node)).or_default().is_alone(moment.at);
         self.places.entry((self.lives.of(request.node), request.key)).or_default().alone = moment.at;
     }
@@ -301,6 +371,8 @@ impl Joint {
         }
         let knows = self.places.get(&(life, key)).map_or(0, |place| place.alone);
         let state = self.keys.of(key);
+        state.lend(life.0, moment.at);
+        let is_partial = self.partial.iter().any(|partial| partial.meets(moment.at, state.nodes));
         let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
         let is_over = |second: &Second| second.is_over(state.since, moment.at);
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
@@ -308,7 +380,8 @@ impl Joint {
         let has_forgotten = state.seconds.get(&life).is_some_and(|second| second.has_forgotten(moment.at));
         let is_unpaid = UNAWARE.when(knows < state.since || has_forgotten)
             || APART.when(is_apart)
-            || GONE.when(self.left > 0 && self.left >= state.since);
+            || GONE.when(self.left > 0 && self.left >= state.since)
+            || PARTIAL.when(is_partial && state.is_shared_beside(life));
         if !is_shared || !is_unpaid {
             return;
         }
@@ -346,7 +419,8 @@ impl Joint {
         }
         let key = self.keys.of(request.key);
         let place = self.places.entry((life, request.key)).or_default();
-        let is_partial = PARTIAL.when(self.partial.iter().any(|(from, until)| (*from..*until).contains(&moment.at)))
+        let met = self.partial.iter().any(|partial| partial.meets(moment.at, key.nodes));
+        let is_partial = PARTIAL.when(met && key.is_lent_beside(request.node, moment.at))
             || moment.at < key.until
             || APART.when(key.seconds.values().any(|second| second.is_over(key.since, moment.at)));
         let is_untold = UNTOLD.when(self.differ || !place.knows);
@@ -430,6 +504,8 @@ impl Observer for Joint {
         self.lives.see(seen);
         self.clocks.see(moment, seen);
         match seen {
+            Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
+            Seen::Begins(fault) => self.stops(fault),
             Seen::Lost { key, store } | Seen::Undone { key, store } => {
                 self.forgotten.insert(*key, ());
                 if self.entitled.contains_key(key) {
@@ -495,23 +571,33 @@ impl Checker for Joint {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
-    use crate::plan::{Fault, Gossip, Way};
+    use crate::plan::{Gossip, Way};
     use crate::span::Span;
 
-    /// What may be admitted on shares in a window of ten of which seven were lent, five at a time at most.
-    fn most_beside_leases(nodes: &[u32], wait: u64) -> u64 {
+    fn cut(nodes: &[u32]) -> What {
+        What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both }
+    }
+
+    /// What may be admitted on the share of node 0 in a window of ten of which seven were lent, under a fault. That node has been
+    /// lent something, and `lends` just before.
+    fn most_beside_leases(what: &What, lends: u32) -> u64 {
         let admitted = |more: u64| {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
-            let what = What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both };
-            setting.plan.faults.push(Fault { at: Span(0), lasts: Span::secs(20), what });
+            let fault = Fault { at: Span(0), lasts: Span::secs(20), what: what.clone() };
+            setting.plan.faults.push(fault.clone());
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Joint::new(&setting);
+            (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
+            history.see(&mut checker, 0, &Seen::Begins(&fault));
             let at = 5 * SECOND + SECOND / 10;
+            history.executed(&mut checker, 1, 1);
             history.settled(&mut checker, 1, 1, 1);
+            history.node = lends;
+            history.executed(&mut checker, at - 1, 2);
             history.check(&mut checker, at, 0, Source::Share, true);
-            history.check(&mut checker, at + 1 + wait, 7, Source::Lease, true);
-            history.check(&mut checker, at + 2 + wait, more, Source::Share, true);
+            history.check(&mut checker, at + 1, 7, Source::Lease, true);
+            history.check(&mut checker, at + 2, more, Source::Share, true);
             checker.violations().is_empty()
         };
         (0..40).take_while(|more| admitted(*more)).last().expect("the limit is enough for seven")
@@ -519,12 +605,24 @@ mod tests {
 
     #[test]
     fn where_all_lost_the_store_leases_and_shares_are_no_more_than_the_limit() {
-        assert_eq!(most_beside_leases(&[], 0), 3);
+        assert_eq!(most_beside_leases(&cut(&[]), 1), 3);
     }
 
     #[test]
     fn where_some_lost_it_they_are_no_more_than_that_and_a_share() {
-        assert_eq!(most_beside_leases(&[0], 0), 3 + 9);
+        assert_eq!(most_beside_leases(&cut(&[0]), 1), 3 + 9);
+    }
+
+    #[test]
+    fn where_some_lost_it_and_the_store_lends_to_no_other_they_are_no_more_than_the_limit() {
+        assert_eq!(most_beside_leases(&cut(&[0]), 0), 3);
+    }
+
+    #[test]
+    fn a_node_that_is_not_run_excuses_only_what_it_holds_or_goes_by_its_share_of() {
+        for (node, most) in [(0, 3 + 9), (1, 3 + 9), (2, 3)] {
+            assert_eq!(most_beside_leases(&What::Freeze { node }, 1), most, "{node}");
+        }
     }
 
     #[test]
