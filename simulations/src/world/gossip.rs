@@ -209,19 +209,23 @@ impl World<'_> {
             return;
         }
         place.circle.told = self.now;
-        let (incarnation, frames) = (place.incarnation, Rc::new(Frames::new(build.encode(usage))));
+        let incarnation = place.incarnation;
+        let frames: Vec<_> = build.encode(usage).into_iter().map(|frame| Rc::new(Frames::new(vec![frame]))).collect();
         let joined: Vec<_> =
             place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
         for (to, life) in joined {
-            self.grapevine.bytes += frames.len() as u64;
-            let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);
-            let at = self.now + latency + self.grapevine.random.exponential(jitter);
-            // A full queue at a peer has the same effect as a lost frame.
-            let lost = self.plan.network.loss > 0 && self.grapevine.random.chance(self.plan.network.loss.into());
-            if self.grapevine.reaches(node, to) && !lost {
-                let (frames, lies) = (frames.clone(), lie.is_some());
-                let told = Told { from: node, life: incarnation, to, incarnation: life, frames, lies };
-                self.queue.push(at, Event::Told(Box::new(told)));
+            for frames in &frames {
+                self.grapevine.bytes += frames.len() as u64;
+                // A full queue at a peer has the same effect as a lost frame.
+                let arrivals = self.network.send_frame(self.now, &mut self.grapevine.random);
+                if !self.grapevine.reaches(node, to) {
+                    continue;
+                }
+                for at in arrivals.into_iter().flatten() {
+                    let (frames, lies) = (frames.clone(), lie.is_some());
+                    let told = Told { from: node, life: incarnation, to, incarnation: life, frames, lies };
+                    self.queue.push(at, Event::Told(Box::new(told)));
+                }
             }
         }
     }
@@ -278,7 +282,7 @@ impl World<'_> {
     }
 }
 
-/// Frames on their way from one incarnation of a node to another node.
+/// A frame on its way from one incarnation of a node to another node.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) from: u32,

@@ -65,8 +65,7 @@ impl Network {
 
     /// The fate of a message that is sent at `now`.
     pub(super) fn send(&mut self, now: u64, node: u32, master: u32, heading: Heading) -> Arrivals {
-        let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
-        let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
+        let (loss, repeats) = self.noisy();
         // Drawn whatever happens, so that a cut does not change later draws.
         let (lost, repeated) = (self.random.chance(loss), self.random.chance(repeats));
         let (first, second) = (self.way(now, node, master), self.way(now, node, master));
@@ -78,12 +77,28 @@ impl Network {
 
     /// What becomes of a message that a node sends to another at `now`.
     pub(super) fn send_between(&mut self, now: u64) -> Arrivals {
-        let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
-        let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
+        let (loss, repeats) = self.noisy();
         let random = &mut self.between;
         let (lost, repeated) = (random.chance(loss), random.chance(repeats));
         let [first, second] = [(); 2].map(|()| now + self.plan.latency.0 + random.exponential(self.plan.jitter.0));
         if lost { [None, None] } else { [Some(first), repeated.then_some(second)] }
+    }
+
+    /// The same of a frame of gossip, by the draws of `random`: what cannot happen is not drawn.
+    pub(super) fn send_frame(&self, now: u64, random: &mut Random) -> Arrivals {
+        let (loss, repeats) = self.noisy();
+        let arrives = |random: &mut Random| now + self.plan.latency.0 + random.exponential(self.plan.jitter.0);
+        let first = arrives(random);
+        let lost = loss > 0 && random.chance(loss);
+        let repeated = repeats > 0 && random.chance(repeats);
+        let second = repeated.then(|| arrives(random));
+        if lost { [None, None] } else { [Some(first), second] }
+    }
+
+    /// Of a thousand messages, so many are lost, and so many arrive twice.
+    fn noisy(&self) -> (u64, u64) {
+        let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
+        (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1))
     }
 
     /// When a message sent at `now` would arrive.
@@ -212,6 +227,18 @@ mod tests {
         assert!((6_800..7_200).contains(&arrived) && (3_300..3_700).contains(&repeated), "{arrived} {repeated}");
         noisy.calm();
         assert_eq!(count(&mut noisy), (10_000, 0));
+    }
+
+    #[test]
+    fn noise_loses_and_repeats_frames_of_gossip_until_it_ends() {
+        let mut network = network(0, 0);
+        for (noise, lost, repeated) in [(1, 6_800..7_200, 3_300..3_700), (-1, 10_000..10_001, 0..1)] {
+            network.noise(noise * 300, noise * 500);
+            let mut random = Random::stream(5, "gossip");
+            let arrivals: Vec<_> = (0..10_000).map(|_| network.send_frame(0, &mut random)).collect();
+            let count = |copy: usize| arrivals.iter().filter(|arrives| arrives[copy].is_some()).count();
+            assert!(lost.contains(&count(0)) && repeated.contains(&count(1)), "{} {}", count(0), count(1));
+        }
     }
 
     #[test]
