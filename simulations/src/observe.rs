@@ -480,4 +480,18 @@ pub trait Checker: Observer {
 
     /// What it proves, and what it excuses.
     fn sheet(&self) -> &'static Sheet;
+
+    /// How much of the calm at the end it has judged.
+    fn judged(&self) -> Judged {
+        Judged::default()
+    }
+}
+
+/// How much of the calm at the end has been judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Answers that had to come with the store.
+    pub answers: u64,
+    /// Windows, and stretches of what has none that all share, in which the limit had to be used.
+    pub uses: u64,
 }

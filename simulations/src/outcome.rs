@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ledger::{Figures, percent, thousandths};
-use crate::observe::Violation;
+use crate::observe::{Judged, Violation};
 use crate::plan::Plan;
 use crate::series::Series;
 use crate::span::Span;
@@ -19,6 +19,8 @@ pub struct Outcome {
     pub series: Series,
     /// Invariants that did not hold.
     pub violations: Vec<Violation>,
+    /// How much of the calm at the end was judged.
+    pub judged: Judged,
     /// Expectations of the plan that did not hold, as sentences.
     pub failed: Vec<String>,
     /// Goals beyond them that were not reached.

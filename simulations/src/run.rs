@@ -3,7 +3,7 @@
 use crate::checkers;
 use crate::ledger::Ledger;
 use crate::lua::Scripts;
-use crate::observe::{Observer, Violation};
+use crate::observe::{Judged, Observer, Violation};
 use crate::outcome::Outcome;
 use crate::plan::{Calls, Plan};
 use crate::series::Series;
@@ -39,6 +39,9 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
         violations.extend(checker.violations().iter().map(|violation| Violation { by, ..violation.clone() }));
     }
     violations.sort_by_key(|violation| violation.at);
+    let judged = checkers.iter().map(|checker| checker.judged());
+    let judged = judged
+        .fold(Judged::default(), |all, one| Judged { answers: all.answers + one.answers, uses: all.uses + one.uses });
     let figures = ledger.figures();
     Ok(Outcome {
         failed: plan.expect.judge(&figures),
@@ -48,6 +51,7 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
         figures,
         series,
         violations,
+        judged,
         hash: trace.hash(),
         checkpoints: trace.checkpoints().to_vec(),
     })

@@ -7,7 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use simulations::checkers::{Sheet, sheets};
+use simulations::lua::Scripts;
 use simulations::mutants;
+use simulations::observe::Judged;
+use simulations::run::{Detail, run};
+use simulations::swarm;
 
 const BEGIN: &str = "<!-- tables: simulations/tests/proof.rs writes them -->\n";
 const END: &str = "<!-- end of the tables -->\n";
@@ -36,6 +40,22 @@ fn tables() -> String {
         }
     }
     text
+}
+
+/// Runs of a hundred of which it is judged that answers come with the store in the end, and that limits are used then.
+const JUDGED: [usize; 2] = [75, 37];
+
+#[test]
+fn liveness_is_judged_in_as_many_seeds_as_the_page_says() {
+    let mut scripts = Scripts::new();
+    let judged = (1..=100).map(|seed| {
+        let outcome = run(&swarm::plan(seed), &mut scripts, Detail::Figures);
+        outcome.expect("a plan of the swarm").judged
+    });
+    let judged: Vec<Judged> = judged.collect();
+    let answers = judged.iter().filter(|judged| judged.answers > 0).count();
+    let uses = judged.iter().filter(|judged| judged.uses > 0).count();
+    assert!(answers >= JUDGED[0] && uses >= JUDGED[1], "answers in {answers} of 100, use in {uses}");
 }
 
 #[test]

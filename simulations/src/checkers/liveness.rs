@@ -12,7 +12,7 @@ use rationd::core::policy::Rule;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Set;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 static SLOW_STORE: Exemption = Exemption::new(
     "a store that needs more than half of the timeout when all is well",
@@ -140,6 +140,7 @@ pub(super) struct Liveness {
     windows: BTreeMap<u32, Window>,
     stretches: BTreeMap<u32, Stretch>,
     nodes: u64,
+    judged: Judged,
     found: Found,
 }
 
@@ -165,6 +166,7 @@ impl Liveness {
             windows: BTreeMap::new(),
             stretches: BTreeMap::new(),
             nodes: 1,
+            judged: Judged::default(),
             found: Found::default(),
         }
     }
@@ -174,7 +176,11 @@ impl Liveness {
         // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
         let wanted = (count * 3 / 4).saturating_sub(ROOM_LEFT.forgives(window.most * 2 + self.nodes));
         let is_burst = BURSTS.when(window.several && window.late * 2 < count + count / 5);
-        if window.whole && !is_burst && window.asked >= count + count / 5 && window.admitted < wanted {
+        if !window.whole || is_burst || window.asked < count + count / 5 {
+            return;
+        }
+        self.judged.uses += 1;
+        if window.admitted < wanted {
             self.found
                 .add("liveness", moment, || format!("key {key}: {window:?} of {count}: wanted {wanted} at least"));
         }
@@ -213,7 +219,11 @@ impl Liveness {
         let least = *stretch.asked.iter().min().unwrap_or(&0);
         let due = if FIRST.when(true) { comes((PERIODS - 1) * longest) } else { whole };
         let wanted = (due * 3 / 4).saturating_sub(ROOM_LEFT.forgives(stretch.most * 2 + self.nodes));
-        if !STEADY.when(least < parts.max(1)) && !stretch.turned && stretch.admitted < wanted {
+        if STEADY.when(least < parts.max(1)) || stretch.turned {
+            return;
+        }
+        self.judged.uses += 1;
+        if stretch.admitted < wanted {
             self.found.add("liveness", moment, || {
                 format!("key {key}: {stretch:?} of {:?}: wanted {wanted} at least", rule.limits)
             });
@@ -246,7 +256,9 @@ impl Observer for Liveness {
         let back = !SHARES_END.when(moment.at < self.from + 2 * longest);
         let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
         let is_unheard = self.unheard.get(&request.node).is_some_and(|until| moment.at < *until);
-        if back && alone && !STALLS.when(is_unheard) {
+        let is_judged = back && !STALLS.when(is_unheard);
+        self.judged.answers += u64::from(is_judged);
+        if is_judged && alone {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
         let Some(limit) = aligned(rule) else {
@@ -291,6 +303,10 @@ impl Checker for Liveness {
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
+
+    fn judged(&self) -> Judged {
+        self.judged
+    }
 }
 
 #[cfg(test)]
@@ -298,31 +314,10 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
-    /// Of a hundred seeds.
-    const LEAST: u64 = 80;
-
     fn checker(history: &History) -> Liveness {
         let mut setting = history.setting();
         setting.plan.calm = crate::span::Span::secs(20);
         Liveness::new(&setting)
-    }
-
-    /// Of the swarm's first seeds, those of which some time is left to be judged when leases must flow.
-    #[test]
-    fn most_seeds_are_judged() {
-        const SEEDS: u64 = 500;
-        let is_judged = |seed: &u64| {
-            let plan = crate::swarm::plan(*seed);
-            let limits = plan.policies.iter().flat_map(|policy| &policy.limits);
-            // Those of hours outlast any calm.
-            let periods = limits.filter_map(|text| Limit::parse(text).ok()).map(|limit| limit.period.0);
-            let longest = periods.filter(|period| *period <= 20 * SECOND).max().unwrap_or(0);
-            let checker = Liveness::new(&Setting { plan, rules: Vec::new() });
-            !checker.slow && checker.from + 2 * longest < checker.until
-        };
-        let judged = (1..=SEEDS).filter(is_judged).count();
-        println!("{judged} of {SEEDS} seeds are judged");
-        assert!(judged as u64 * 100 >= SEEDS * LEAST, "{judged} of {SEEDS}");
     }
 
     #[test]
@@ -346,6 +341,7 @@ mod tests {
                     history.check(&mut checker, at, 1, Source::Lease, step % 20 < used);
                 }
                 assert_eq!(!checker.violations().is_empty(), seen, "{limit}: {:?}", checker.violations());
+                assert_eq!(checker.judged(), Judged { answers: 100, uses: 1 }, "{limit}");
             }
         }
     }

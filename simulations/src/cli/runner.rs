@@ -12,7 +12,7 @@ use rationd::core::mutant;
 use crate::ledger::Figures;
 use crate::lua::Scripts;
 use crate::mutants::Bug;
-use crate::observe::Violation;
+use crate::observe::{Judged, Violation};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::run::{self, Detail};
@@ -79,6 +79,7 @@ fn broken(plan: &Plan, text: String) -> Outcome {
         figures: Figures::default(),
         series: Series::default(),
         violations: vec![Violation { invariant: "no panic", by: "", at: 0, what: text }],
+        judged: Judged::default(),
         failed: Vec::new(),
         missed: Vec::new(),
         hash: 0,

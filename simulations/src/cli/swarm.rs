@@ -96,6 +96,9 @@ struct Tally {
     runs: u64,
     bad: u64,
     checks: u64,
+    /// Runs of which liveness was judged: that the store is used, and that limits are.
+    answers: u64,
+    uses: u64,
     /// Of all runs in order: the same in every process and build.
     hash: u64,
 }
@@ -124,7 +127,8 @@ fn work(
         }
     })?;
     let millis = progress.millis();
-    progress.print(format_args!("{}; {}", tally.line(millis), tally.per_core(millis, common.jobs)));
+    let (line, rate) = (tally.line(millis), tally.per_core(millis, common.jobs));
+    progress.print(format_args!("{line}; {rate}; {}", tally.judged()));
     if let Some(directory) = &common.report {
         report::write(directory, &reported)?;
     }
@@ -136,15 +140,22 @@ impl Tally {
         self.runs += 1;
         self.bad += u64::from(!outcome.is_good());
         self.checks += outcome.figures.checks;
+        self.answers += u64::from(outcome.judged.answers > 0);
+        self.uses += u64::from(outcome.judged.uses > 0);
         self.hash = (self.hash.rotate_left(5) ^ outcome.hash).wrapping_mul(0x0000_0100_0000_01b3);
     }
 
     /// `120 of 500 runs, 0 bad, 600000 checks in 9.1 s (13.1 runs/s) [hash]`.
     fn line(&self, millis: u64) -> String {
-        let Self { wanted, runs, bad, checks, hash } = self;
+        let Self { wanted, runs, bad, checks, hash, .. } = self;
         let of = wanted.map_or(String::new(), |wanted| format!(" of {wanted}"));
         let [seconds, rate] = [millis / 100, runs * 10_000 / millis].map(tenths); // rounded down
         format!("{runs}{of} runs, {bad} bad, {checks} checks in {seconds} s ({rate} runs/s) [{hash:016x}]")
+    }
+
+    /// `liveness judged in 470 of them, use of limits in 390`.
+    fn judged(&self) -> String {
+        format!("liveness judged in {} of them, use of limits in {}", self.answers, self.uses)
     }
 
     /// `6.5 runs/s a core`: of as many cores as there were jobs for, if the machine has them.

@@ -5,7 +5,7 @@ use rationd::core::policy::Rule;
 
 use super::*;
 use crate::ledger::{Figures, Tokens};
-use crate::observe::{Setting, Violation};
+use crate::observe::{Judged, Setting, Violation};
 use crate::plan::{Fault, Plan, What};
 use crate::series::{Bar, Bucket, Node, Series, Window, label};
 use crate::span::Span;
@@ -47,6 +47,7 @@ fn autoscale(seed: u64) -> Outcome {
         figures,
         series,
         violations: vec![],
+        judged: Judged::default(),
         failed: vec![],
         missed: vec![],
         hash: 7,
