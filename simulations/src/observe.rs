@@ -481,6 +481,9 @@ pub trait Checker: Observer {
     /// What it proves, and what it excuses.
     fn sheet(&self) -> &'static Sheet;
 
+    /// Forgets what it has found, because it is excused.
+    fn overlook(&mut self) {}
+
     /// How much of the calm at the end it has judged.
     fn judged(&self) -> Judged {
         Judged::default()

@@ -25,8 +25,8 @@ static PUSHES: Exemption = Exemption::new(
     "A bucket of other numbers is charged in another way.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key, once another clock counts it",
-    "By a clock that is further back a bucket may have filled that by the other was full.",
+    "a key that another clock counts, until two periods and an account's life after that has caught up with the one before; for good after six times",
+    "By a clock that is further back a bucket may have filled that by the other was full, and what it lent is spent meanwhile. Of a node's account nothing is known until the node has asked once more.",
 );
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
@@ -131,6 +131,8 @@ impl Accounts {
 pub(super) struct Bucket {
     /// Baselines keep no accounts.
     accounts: bool,
+    /// It begins in the midst of keys' lives: what a node was lent before its first acquire it does not know.
+    midway: bool,
     lives: Lives,
     /// By key and place.
     shown: BTreeMap<(u32, usize), Shown>,
@@ -243,11 +245,16 @@ impl Account {
 impl Bucket {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::midway)
+    }
+
+    fn midway(setting: &Setting) -> Self {
+        Self { midway: true, ..Self::new(setting) }
     }
 
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
+            midway: false,
             accounts: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             shown: BTreeMap::new(),
@@ -279,6 +286,7 @@ impl Bucket {
         let kept = counted(call, grant, ran);
         let known = self.lent.get(&(key, node)).filter(|accounts| !accounts.unsure);
         let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
+        let is_unknown = self.midway && self.lent.get(&(key, node)).is_none_or(|accounts| accounts.now[0].order == 0);
         let freed = self.freed(node, key, call, grant, false);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {
@@ -301,7 +309,8 @@ impl Bucket {
             if lends && level(&beside) > i128::from(limit.depth().0) + i128::from(soon) + ROUNDED {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
             }
-            let Some(before) = before.filter(|before| call.op != Op::Reset && !before.is_over(now)) else { continue };
+            let is_known = call.op != Op::Reset && !LEAPS.when(is_unknown);
+            let Some(before) = before.filter(|before| is_known && !before.is_over(now)) else { continue };
             let least = before.sum() + (change(call, grant, acts) - i128::from(freed)) * i128::from(limit.period.0);
             // A full bucket holds no more, and loses what is put on top.
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
@@ -422,6 +431,10 @@ impl Observer for Bucket {
             Seen::Undone { key, .. } | Seen::Lost { key, .. } => {
                 self.shown.retain(|(other, _), _| other != key);
                 let undone = matches!(seen, Seen::Undone { .. });
+                if undone && self.midway {
+                    // What there was before may be there again.
+                    self.lent.retain(|(other, _), _| other != key);
+                }
                 let accounts = self.lent.range_mut((*key, 0)..=(*key, u32::MAX));
                 accounts.for_each(|(_, accounts)| {
                     accounts.unsure = true;
@@ -461,6 +474,10 @@ impl Checker for Bucket {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
@@ -483,6 +500,25 @@ mod tests {
         history.used -= 2;
         history.executed(&mut checker, 3, 3);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    /// What it was lent before may go back with that, or is in its account.
+    #[test]
+    fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {
+        for (midway, asks, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let setting = history.setting();
+            let mut checker = if midway { Bucket::midway(&setting) } else { Bucket::new(&setting) };
+            (history.node, history.used) = (1, 5);
+            history.executed(&mut checker, 1, 1);
+            history.node = 0;
+            if asks {
+                history.executed(&mut checker, 2, 2);
+            }
+            history.used -= 2;
+            history.executed(&mut checker, 3, 3);
+            assert_eq!(checker.violations().len(), seen, "{midway} {asks}: {:?}", checker.violations());
+        }
     }
 
     #[test]

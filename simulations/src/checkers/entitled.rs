@@ -14,15 +14,15 @@ use rationd::core::time::Timestamp;
 
 use std::sync::Arc;
 
-use super::Found;
 use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
+use super::{Found, has_pushes};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 static LEAPS: Exemption = Exemption::new(
-    "a key, once another clock counts it",
+    "a key that another clock counts, until two periods after that has caught up with the one before and its node has heard anew what is set aside for it; for good where its limits change, or after six times",
     "By clocks that differ windows are not the same, and entitlements lapse at other times.",
 );
 static FORGOTTEN: Exemption = Exemption::new(
@@ -81,6 +81,8 @@ struct Place {
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Entitled {
+    /// It begins in the midst of keys' lives: what a node was told before it does not know.
+    midway: bool,
     lives: Lives,
     /// By key and node.
     places: Map<u32, Map<Life, Place>>,
@@ -107,12 +109,19 @@ pub(super) struct Entitled {
 impl Entitled {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true)
+        let phased = Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true);
+        // The most that was ever set aside of a key whose limit is lower now is not known.
+        if has_pushes(&setting.plan) { phased } else { phased.again(setting, |_| Self::midway()) }
+    }
+
+    fn midway() -> Self {
+        Self { midway: true, ..Self::default() }
     }
 
     /// Whether the store has lost something of the key since it said what is set aside for who was told so.
     fn is_forgotten(&self, key: u32, told: Told) -> bool {
         FORGOTTEN.when(self.forgotten.get(&key).is_some_and(|lost| told.seen < *lost))
+            || LEAPS.when(self.midway && told.seen == 0)
     }
 
     /// What a node was last told of a key.
@@ -321,6 +330,10 @@ impl Checker for Entitled {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
@@ -340,6 +353,23 @@ mod tests {
         history.executed(&mut checker, SECOND / 4, 1);
         history.settled_in(&mut checker, SECOND / 3, [1, 1], 1);
         (history, checker)
+    }
+
+    #[test]
+    fn a_node_is_judged_from_what_it_hears_on_where_another_clock_counts_the_key() {
+        for (midway, hears, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
+            let mut history = History::entitled("100/1s fixed");
+            let mut checker = if midway { Entitled::midway() } else { Entitled::default() };
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            if hears {
+                history.called(&mut checker, SECOND / 4, 1, 1);
+                history.executed(&mut checker, SECOND / 4, 1);
+                history.settled_in(&mut checker, SECOND / 3, [1, 1], 1);
+            }
+            history.believes = Some(7);
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{midway} {hears}: {:?}", checker.violations());
+        }
     }
 
     #[test]

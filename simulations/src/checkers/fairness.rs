@@ -404,6 +404,10 @@ impl Checker for Fairness {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }

@@ -84,7 +84,9 @@ pub(super) struct Ids {
 /// buckets here of which tokens are lent, as those are not bound to a window.
 fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
     let limits = call.rule.limits.iter();
-    let shortest = limits.clone().map(|limit| limit.period.0).min().unwrap_or(0);
+    // A bucket's census goes by the time in which it fills up, however long its period is.
+    let span = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { limit.depth().0 } else { limit.period.0 };
+    let shortest = limits.clone().map(span).min().unwrap_or(0);
     let ends = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
         // Full again, and nothing of it is lent.
         Algorithm::Gcra if counter.used == 0 => counter.at.0,
@@ -298,6 +300,23 @@ mod tests {
             history.opened = again / 1_000_000 * 1_000_000;
             history.executed(&mut checker, again, 1);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// It is full again after a second at the latest. The store keeps it for two of the times in which it fills up, or for two seconds.
+    #[test]
+    fn a_bucket_is_forgotten_by_the_time_in_which_it_fills_up() {
+        for (limit, again, seen) in [
+            ("10/30s burst 1", 6_001_000, 1),
+            ("10/30s burst 1", 6_001_001, 0),
+            ("100/30s burst 1", 2_001_000, 1),
+            ("100/30s burst 1", 2_001_001, 0),
+        ] {
+            let mut history = History::new(limit);
+            let mut checker = Ids::default();
+            history.lent(&mut checker, 0, 0, 1, 1);
+            history.lent(&mut checker, again, 0, 1, 1);
+            assert_eq!(checker.violations().len(), seen, "{limit} {again}: {:?}", checker.violations());
         }
     }
 

@@ -12,7 +12,7 @@ use rationd::core::policy::Rule;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Set;
-use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 
 static SLOW_STORE: Exemption = Exemption::new(
     "a store that needs more than half of the timeout when all is well",
@@ -232,6 +232,10 @@ impl Liveness {
 }
 
 impl Observer for Liveness {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Permits
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Joined { node, .. } = seen {
             self.nodes = self.nodes.max(u64::from(*node) + 1);
@@ -260,6 +264,10 @@ impl Observer for Liveness {
         self.judged.answers += u64::from(is_judged);
         if is_judged && alone {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
+        }
+        // permits.rs judges how slots are used.
+        if rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
+            return;
         }
         let Some(limit) = aligned(rule) else {
             let is_shallow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < SHALLOWEST;

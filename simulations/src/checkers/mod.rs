@@ -78,7 +78,7 @@ use rationd::core::policy::Rule;
 
 pub use self::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Ran, Setting, Violation};
-use crate::plan::Plan;
+use crate::plan::{Plan, What};
 
 /// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it. Scripts of the build
 /// before know of none of that.
@@ -93,6 +93,11 @@ fn counted(call: &Call, grant: &Grant, ran: &Ran<'_>) -> Grant {
 
 /// Clocks that differ by no more than a script takes are the same.
 const SAME: u64 = 1_000;
+
+/// Whether limits change.
+fn has_pushes(plan: &Plan) -> bool {
+    plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }))
+}
 
 /// A trip to the store and back, as most of them take: to within one a node knows the store's clock.
 fn trip(plan: &Plan) -> u64 {

@@ -1,6 +1,6 @@
 //! Scopes a checker to keys and times. Limits that change excuse the keys of their policy from the change on
-//! until all nodes know of it and what was lent before is over; a key that another clock counts at once is not
-//! looked at until what was lent by the one before is over, or not any more.
+//! until all nodes know of it and what was lent before is over; another clock that counts a key at once excuses it until
+//! what was lent by the one before is over.
 //!
 //! What is excused is kept from the checker: it sees the keys of a policy up to the change, and another one of its
 //! kind, which knows nothing of before, sees those after it. What concerns no key all of them see.
@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use rationd::core::call::Call;
-use rationd::core::limit::Limit;
+use rationd::core::gcra::LEASE_LIFE;
+use rationd::core::limit::{Algorithm, Limit};
 
 use super::SAME;
 use super::sheet::{Exemption, Sheet};
@@ -41,14 +42,18 @@ pub(super) struct Pushes {
     pushes: Vec<(u64, u64)>,
     /// The longest that a limit of it remembers, before or after.
     longest: u64,
+    /// Some of them is a bucket.
+    buckets: bool,
 }
 
 impl Pushes {
     pub(super) fn new(plan: &Plan, policy: usize) -> Self {
-        let (mut pushes, mut longest) = (Vec::new(), 0);
+        let (mut pushes, mut longest, mut buckets) = (Vec::new(), 0, false);
         let mut measure = |limits: &[String]| {
-            let limits = limits.iter().filter_map(|text| Limit::parse(text).ok());
-            longest = limits.map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0).max(longest);
+            for limit in limits.iter().filter_map(|text| Limit::parse(text).ok()) {
+                longest = longest.max(limit.period.0).max(limit.depth().0);
+                buckets |= limit.algorithm == Algorithm::Gcra;
+            }
         };
         plan.policies.get(policy).into_iter().for_each(|policy| measure(&policy.limits));
         for fault in &plan.faults {
@@ -59,7 +64,7 @@ impl Pushes {
                 pushes.push((fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
             }
         }
-        Self { pushes, longest }
+        Self { pushes, longest, buckets }
     }
 
     /// Whether one of them is not over then: some node may not know of it, or what was lent before is not.
@@ -71,10 +76,16 @@ impl Pushes {
     fn lasts(&self) -> u64 {
         2 * (self.longest + SETTLES)
     }
+
+    /// So long after another clock shows the time of the one before what that lent may be spent, and the accounts of buckets be
+    /// open.
+    pub(super) fn lasts_beyond_a_leap(&self) -> u64 {
+        self.lasts() + if self.buckets { LEASE_LIFE.0 } else { 0 }
+    }
 }
 
 /// So often a key is looked at again after another clock counts it.
-const LEAPS: usize = 4;
+const LEAPS: usize = 6;
 
 /// A checker of keys since another clock counts them.
 #[derive(Debug)]
@@ -89,7 +100,8 @@ pub(super) struct Phased<C> {
     plain: C,
     taken: usize,
     phases: Vec<Phase<C>>,
-    /// The same for keys that another clock counts now: by how often that has come about.
+    /// The same for keys that another clock counts now: by how often that has come about, for policies whose limits do not change,
+    /// and for each of `phases`.
     later: Vec<Later<C>>,
     /// By policy: how long after that what was lent by the clock before may be spent.
     lasts: Vec<u64>,
@@ -173,13 +185,13 @@ impl<C: Checker> Phased<C> {
         Self { leaps: why.when(leaps), ..self }
     }
 
-    /// Looks at such keys again when what the other clock lent is over: as if it had never seen them.
+    /// Looks at such keys again when what the other clock lent is over, by checkers that have never seen them before.
     pub(super) fn again(self, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let plan = &setting.plan;
         let leaps = if self.leaps && plan.clocks_leap() { LEAPS } else { 0 };
         Self {
-            later: (0..leaps).map(|_| Later { checker: make(setting), taken: 0 }).collect(),
-            lasts: (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy).lasts()).collect(),
+            later: (0..leaps * (1 + self.phases.len())).map(|_| Later { checker: make(setting), taken: 0 }).collect(),
+            lasts: (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy).lasts_beyond_a_leap()).collect(),
             ..self
         }
     }
@@ -200,9 +212,9 @@ impl<C: Checker> Phased<C> {
         let known = *clock.skew.get_or_insert(skew);
         let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
         if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
-            // One that is further back comes by the windows of the one before once more.
+            // One that is further back comes by the windows of all before once more.
             let again = if behind < ahead { behind } else { 0 };
-            *clock = Clock { skew: Some(skew), leaps: clock.leaps + 1, since: moment.at + again };
+            *clock = Clock { skew: Some(skew), leaps: clock.leaps + 1, since: clock.since.max(moment.at + again) };
         }
     }
 
@@ -268,15 +280,23 @@ impl<C: Checker> Phased<C> {
         self.taken = self.plain.violations().len();
     }
 
-    /// A key that another clock has counted until then, so many of them one after another. Where its limits change, too, it is
-    /// left alone.
+    /// A key that other clocks have counted until then, so many of them one after another.
     fn see_again(&mut self, moment: Moment, seen: &Seen<'_>, key: u32, leaps: usize, since: u64) {
-        let Some(policy) = self.policy(key, seen).map(|policy| policy as usize) else { return };
-        let (Some(later), Some(lasts)) = (self.later.get_mut(leaps - 1), self.lasts.get(policy)) else { return };
-        if !self.changes.get(policy).is_some_and(|changes| *changes) {
+        let Some(policy) = self.policy(key, seen) else { return };
+        let changes = self.changes.get(policy as usize).is_some_and(|changes| *changes);
+        let is_of = |phase: &Phase<C>| phase.policy == policy && (phase.sees..phase.until).contains(&moment.at);
+        let (row, judges) = match self.phases.iter().position(is_of).filter(|_| changes) {
+            Some(place) => (1 + place, self.phases[place].judges),
+            None if changes => return,
+            None => (0, 0),
+        };
+        let Some(lasts) = self.lasts.get(policy as usize).filter(|_| leaps <= LEAPS) else { return };
+        if let Some(later) = self.later.get_mut(row * LEAPS + leaps - 1) {
             let fresh = later.see(moment, seen);
-            if moment.at >= since + lasts {
+            if moment.at >= judges.max(since + lasts) {
                 self.found.extend_from_slice(fresh);
+            } else if !fresh.is_empty() {
+                later.overlook();
             }
         }
     }
@@ -288,6 +308,12 @@ impl<C: Checker> Later<C> {
         self.checker.see(moment, seen);
         let before = std::mem::replace(&mut self.taken, self.checker.violations().len());
         &self.checker.violations()[before..]
+    }
+
+    /// It keeps a few, and what counts has to find room.
+    fn overlook(&mut self) {
+        self.checker.overlook();
+        self.taken = self.checker.violations().len();
     }
 }
 
@@ -321,6 +347,10 @@ impl<C: Checker> Observer for Phased<C> {
                 let fresh = &phase.checker.violations()[phase.taken..];
                 let counts = |violation: &&Violation| (phase.judges..phase.until).contains(&violation.at);
                 self.found.extend(fresh.iter().filter(counts).cloned());
+                if moment.at < phase.judges && !fresh.is_empty() {
+                    // It keeps a few, and what counts has to find room.
+                    phase.checker.overlook();
+                }
                 phase.taken = phase.checker.violations().len();
             }
         }
@@ -415,6 +445,47 @@ mod tests {
             checker.follow(Moment { at: 2, store: rationd::core::time::Timestamp(9) }, 0, 5 * SECOND, 0);
             history.check(&mut checker, 3, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen);
+        }
+    }
+
+    #[test]
+    fn a_key_is_looked_at_again_when_its_limits_have_changed_and_another_clock_counts_it() {
+        // The clock is another one after a second; limits change after two, and four seconds after all know of it that is over.
+        for (at, seen) in [(3 * SECOND, 0), (8 * SECOND - 1, 0), (8 * SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let set = What::Set { master: 0, by: Span::secs(5), back: false };
+            let push = What::Push { policy: 0, limits: vec!["10/1s fixed".into()] };
+            setting.plan.faults.push(Fault { at: Span::secs(1), lasts: Span(0), what: set });
+            setting.plan.faults.push(Fault { at: Span::secs(2), lasts: Span::secs(1), what: push });
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default()).until_leaps(&WHY, true);
+            checker = checker.again(&setting, |_| Grumbler::default());
+            let request = history.ask(&mut checker, 1);
+            history.answer_ahead(&mut checker, 1, 0, &request);
+            history.answer_ahead(&mut checker, SECOND, 5 * SECOND, &request);
+            let before = checker.violations().len();
+            history.answer_ahead(&mut checker, at, 5 * SECOND, &request);
+            assert_eq!(checker.violations().len() - before, seen, "{at}");
+        }
+    }
+
+    /// A clock that was set back by so much comes by the windows of before, whatever it does meanwhile.
+    #[test]
+    fn a_key_is_looked_at_again_when_the_clock_has_caught_up_with_all_before() {
+        for (at, seen) in [(10 * SECOND - 1, 0), (10 * SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Set { master: 0, by: Span::secs(5), back: true };
+            setting.plan.faults.push(Fault { at: Span::secs(1), lasts: Span(0), what });
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default()).until_leaps(&WHY, true);
+            checker = checker.again(&setting, |_| Grumbler::default());
+            let request = history.ask(&mut checker, 1);
+            for (at, ahead) in [(1, 6), (SECOND, 1), (2 * SECOND, 0)] {
+                history.answer_ahead(&mut checker, at, ahead * SECOND, &request);
+            }
+            let before = checker.violations().len();
+            history.answer_ahead(&mut checker, at, 0, &request);
+            assert_eq!(checker.violations().len() - before, seen, "{at}");
         }
     }
 

@@ -275,6 +275,10 @@ impl Checker for Remaining {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }

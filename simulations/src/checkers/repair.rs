@@ -202,6 +202,10 @@ impl Checker for Repair {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }

@@ -12,7 +12,7 @@ use rationd::core::time::Timestamp;
 
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, counted};
+use super::{Found, counted, has_pushes};
 use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
 
 static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
@@ -26,8 +26,10 @@ static VOID: Exemption = Exemption::new(
 );
 static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
 
-static LEAPS: Exemption =
-    Exemption::new("a key, once another clock counts it", "By another clock other windows are open at once.");
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods after that has caught up with the one before; for good where its limits change, or after six times",
+    "By another clock other windows are open at once. Of an order that is void nothing is known until its node has asked once more.",
+);
 static OTHERS: Exemption = Exemption::new(
     "a key that was forgotten under other limits",
     "A call has the store keep a key for as long as its own limits need: what others charged under limits that it does not have may be gone before.",
@@ -88,6 +90,8 @@ impl Orders {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Store {
+    /// It begins in the midst of keys' lives: what a node was lent before its first acquire it does not know.
+    midway: bool,
     /// By key, place and algorithm; `None` where part of it was undone.
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
@@ -103,11 +107,17 @@ pub(super) struct Store {
 impl Store {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::always(setting, Self::new).until_leaps(&LEAPS, true)
+        let phased = Phased::always(setting, Self::new).until_leaps(&LEAPS, true);
+        if has_pushes(&setting.plan) { phased } else { phased.again(setting, Self::midway) }
+    }
+
+    fn midway(setting: &Setting) -> Self {
+        Self { midway: true, ..Self::new(setting) }
     }
 
     pub(super) fn new(_: &Setting) -> Self {
         Self {
+            midway: false,
             shown: BTreeMap::new(),
             since: BTreeMap::new(),
             orders: BTreeMap::new(),
@@ -125,7 +135,10 @@ impl Store {
         if call.op == Op::Reset && !grant.replayed && !grant.outdated {
             self.empty(key);
         }
-        self.returned(moment, node, key, call, grant);
+        let is_unknown = LEAPS.when(self.midway && !self.orders.contains_key(&(key, node)));
+        if !is_unknown {
+            self.returned(moment, node, key, call, grant);
+        }
         for ((_, index, algorithm), shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
             let has = call.rule.limits.get(*index).is_some_and(|limit| limit.algorithm as u8 == *algorithm);
             shown.iter_mut().for_each(|shown| shown.others |= !has);
@@ -148,7 +161,7 @@ impl Store {
             let others = self.shown.get(&place).is_some_and(|shown| shown.is_some_and(|shown| shown.others))
                 && !matches!(call.op, Op::Acquire(_));
             let shown = self.shown.insert(place, Some(Shown { period, counter, epoch: grant.epoch, others }));
-            if UNKNOWN.when(matches!(shown, Some(None))) {
+            if is_unknown || UNKNOWN.when(matches!(shown, Some(None))) {
                 continue;
             }
             let before = match shown {
@@ -199,7 +212,8 @@ impl Store {
 
     /// What an acquire was lent, until some others have followed.
     fn remember(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, stale: bool) {
-        if grant.replayed || grant.outdated {
+        let is_unknown = self.midway && !self.orders.contains_key(&(key, node));
+        if grant.replayed || grant.outdated || is_unknown && !matches!(call.op, Op::Acquire(_)) {
             return;
         }
         let orders = self.orders.entry((key, node)).or_default();
@@ -364,6 +378,10 @@ impl Checker for Store {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
@@ -384,6 +402,25 @@ mod tests {
         history.used -= 1;
         history.executed(&mut checker, 3, 3);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    /// What it was lent before may go back with that, or is in its account.
+    #[test]
+    fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {
+        for (midway, asks, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let setting = history.setting();
+            let mut checker = if midway { Store::midway(&setting) } else { Store::new(&setting) };
+            (history.node, history.used) = (1, 5);
+            history.executed(&mut checker, 1, 1);
+            history.node = 0;
+            if asks {
+                history.executed(&mut checker, 2, 2);
+            }
+            history.used -= 2;
+            history.executed(&mut checker, 3, 3);
+            assert_eq!(checker.violations().len(), seen, "{midway} {asks}: {:?}", checker.violations());
+        }
     }
 
     #[test]

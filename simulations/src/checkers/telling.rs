@@ -16,7 +16,7 @@ use super::phased::{BUSY, Phased};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::frames::Frame;
-use crate::maps::{Map, Set};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
@@ -26,8 +26,10 @@ static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
     "What is told under a change has no window of this count.",
 );
-static LEAPS: Exemption =
-    Exemption::new("a key, once another clock counts it", "What is told has no window of this count.");
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods and two seconds after that has caught up with the one before",
+    "What is told has no window of this count.",
+);
 static LENDERS: Exemption = Exemption::new(
     "the window of what is admitted while a slot moves between clocks that differ by a few milliseconds",
     "It is that of the clock that lent it or that of the present owner: it counts in both.",
@@ -55,6 +57,9 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:
 /// the store may have read its clock when the call left.
 const EDGE: u64 = 20_000;
+
+/// By so long after the end of a window nobody tells of it any more.
+const HEARS: u64 = 2_000_000;
 
 /// Windows from the first request that are remembered of a key: those of a former owner may be open beside the owner's, and
 /// each time that a client resets a key another one opens, while nodes that have not heard of it spend of theirs.
@@ -88,8 +93,8 @@ pub(super) struct Telling {
     skews: Map<u32, u64>,
     /// The same by the last call that it executed, which may have waited there.
     executed: Map<u32, u64>,
-    /// Keys of which it was another once.
-    leapt: Set<u32>,
+    /// By key: when it became another one, or shows the time of the one before.
+    leapt: Map<u32, u64>,
     found: Found,
 }
 
@@ -110,7 +115,7 @@ impl Telling {
         let known = self.skews.insert(key, skew).unwrap_or(skew);
         let executed = self.executed.get(&key).copied().unwrap_or(skew);
         if differ(known, skew) > SAME || differ(executed, skew) > BUSY {
-            self.leapt.insert(key);
+            self.leap(moment, key, [known, executed], skew);
         }
     }
 
@@ -120,8 +125,15 @@ impl Telling {
         let executed = self.executed.insert(key, skew).unwrap_or(skew);
         let known = self.skews.get(&key).copied().unwrap_or(skew);
         if differ(executed, skew).max(differ(known, skew)) > BUSY {
-            self.leapt.insert(key);
+            self.leap(moment, key, [known, executed], skew);
         }
+    }
+
+    fn leap(&mut self, moment: Moment, key: u32, before: [u64; 2], skew: u64) {
+        let behind = |before: u64| Some(before.wrapping_sub(skew)).filter(|behind| *behind < skew.wrapping_sub(before));
+        let again = before.into_iter().filter_map(behind).max().unwrap_or(0);
+        let leapt = self.leapt.entry(key).or_default();
+        *leapt = (*leapt).max(moment.at + again);
     }
 
     fn told(&mut self, moment: Moment, from: u32, frame: &Frame, lies: bool) {
@@ -136,7 +148,9 @@ impl Telling {
         for told in heard {
             let Some((key, rule)) = self.keys.get(&told.digest.0).cloned() else { continue };
             let Some(limit) = rule.limits.get(usize::from(told.limit)) else { continue };
-            if LEAPS.when(self.leapt.contains(&key)) {
+            let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+            let leapt = self.leapt.get(&key).map(|leapt| leapt + 2 * longest + HEARS);
+            if LEAPS.when(leapt.is_some_and(|until| moment.at < until)) {
                 continue;
             }
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
@@ -255,6 +269,10 @@ impl Checker for Telling {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
@@ -286,6 +304,26 @@ mod tests {
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// It is five seconds ahead from the first second on: until two periods and two seconds after that.
+    #[test]
+    fn what_is_told_is_judged_again_when_another_clock_has_counted_the_key_for_long() {
+        for (at, seen) in [(5 * SECOND - 1, 0), (5 * SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            history.called(&mut checker, 1, 1, 4);
+            let request = history.ask(&mut checker, 1);
+            history.answer_ahead(&mut checker, 1, 0, &request);
+            history.answer_ahead(&mut checker, SECOND, 5 * SECOND, &request);
+            let window = Timestamp(1_800_000_000_000_000 + 12 * SECOND);
+            let count = Count { admitted: 4, refunded: 0 };
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
+            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
         }
     }
 

@@ -30,8 +30,10 @@ static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
     "Under a change limits are not the same.",
 );
-static LEAPS: Exemption =
-    Exemption::new("a key, once another clock counts it", "By clocks that differ windows are not the same.");
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods after that has caught up with the one before; for good after six times",
+    "By clocks that differ windows are not the same.",
+);
 static SKEWED: Exemption = Exemption::new(
     "clocks of masters that differ, and nodes that have heard nothing of the key",
     "A node goes by the clock that it heard last, or by its own: its windows lie across those of the key, and of one of these twice the share may be.",
@@ -58,7 +60,7 @@ static FORGETFUL: Exemption = Exemption::new(
     "It lends again what peers know to be spent: the most that it showed counts, and that it has lent refutes nobody.",
 );
 static ASIDE: Exemption = Exemption::new(
-    "what is set aside of a key for nodes without the store, once that has lost something of the key",
+    "what is set aside of a key for nodes without the store, once that has lost something of the key, or another clock counts it",
     "It sets aside anew, and does not know what nodes believe in: until each of them has heard anew what is set aside for it.",
 );
 static TURNS: Exemption = Exemption::new(
@@ -120,6 +122,8 @@ const OPENED: usize = 32;
 pub(super) struct Together {
     /// Nodes hear of each other.
     is_on: bool,
+    /// It begins in the midst of keys' lives: what nodes were told before it does not know.
+    midway: bool,
     /// Nodes ask peers.
     owners: bool,
     /// Masters' clocks agree.
@@ -160,7 +164,11 @@ pub(super) struct Together {
 impl Together {
     /// Scoped to keys whose limits do not change and that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::midway)
+    }
+
+    fn midway(setting: &Setting) -> Self {
+        Self { midway: true, ..Self::new(setting) }
     }
 
     pub(super) fn new(setting: &Setting) -> Self {
@@ -168,6 +176,7 @@ impl Together {
         let parts = plan.faults.iter().filter(|fault| matches!(fault.what, What::Part { .. }));
         Self {
             is_on: plan.gossip.is_some(),
+            midway: false,
             owners: plan.daemon.owners,
             agree: plan.redis.skew.0 <= SAME && !plan.clocks_leap(),
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
@@ -194,7 +203,8 @@ impl Together {
 
     fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
         let heard = self.heard.get(&(self.lives.of(request.node), request.key)).copied().unwrap_or(0);
-        if ASIDE.when(rule.is_entitled() && self.lost.get(&request.key).is_some_and(|lost| heard <= *lost)) {
+        let is_lost = self.lost.get(&request.key).is_some_and(|lost| heard <= *lost) || self.midway && heard == 0;
+        if ASIDE.when(rule.is_entitled() && is_lost) {
             return;
         }
         for (index, limit) in rule.limits.iter().enumerate() {
@@ -422,6 +432,10 @@ impl Checker for Together {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }
@@ -455,6 +469,20 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn what_is_set_aside_is_judged_of_who_has_heard_where_another_clock_counts_the_key() {
+        for (midway, hears, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
+            let mut history = History::entitled("100/1s fixed");
+            let mut checker = Together { midway, ..checker(&history) };
+            if hears {
+                history.settled(&mut checker, SECOND, 1, 1);
+            }
+            // Nodes that have heard nothing may have twice the share.
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 191, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{midway} {hears}: {:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -442,6 +442,10 @@ impl Checker for Told {
         &self.found.list
     }
 
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
     fn sheet(&self) -> &'static Sheet {
         &SHEET
     }

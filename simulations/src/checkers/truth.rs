@@ -51,8 +51,8 @@ static MOVED: Exemption = Exemption::new(
 );
 
 static LEAPT: Exemption = Exemption::new(
-    "evidence of buckets, once a slot has moved between clocks that differ",
-    "By a clock that is ahead a bucket is emptier at once. A node goes on by what it has spent itself, until that would have leaked away.",
+    "evidence of buckets after a slot has moved between clocks that differ, until two of the longest periods and five seconds after the clock has caught up with the one before",
+    "By a clock that is ahead a bucket is emptier at once. A node goes on by what it has spent itself, until that would have leaked away, and by what was set aside until that has lapsed.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -77,7 +77,8 @@ struct Key {
     /// How far the owner's clock is from true time, and until when, in true time, it is in doubt as it was another.
     skew: Option<u64>,
     moved: u64,
-    has_moved: bool,
+    /// Until when, in true time, buckets are.
+    leapt: u64,
     /// The nodes that the store was asked by.
     asked: BTreeSet<u32>,
     /// By its clock, until when a cost that was taken back may count in a sliding window.
@@ -112,10 +113,13 @@ impl Key {
     /// A slot that moves to a master with another clock is in another window at once.
     fn follow(&mut self, moment: Moment, now: u64, rule: &Rule) {
         let skew = now.wrapping_sub(moment.store.0);
-        if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
+        let known = self.skew.replace(skew).unwrap_or(skew);
+        let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
+        if behind.min(ahead) > SAME {
             let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
             self.moved = moment.at + 2 * longest;
-            self.has_moved = true;
+            let again = if behind < ahead { behind } else { 0 };
+            self.leapt = self.leapt.max(moment.at + again + 2 * longest + ASIDE);
             // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
             self.limits.clear();
         }
@@ -295,7 +299,7 @@ impl Truth {
         let opens = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::FixedFromFirst);
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         if !is_denied
-            || is_bucket && LEAPT.when(key.has_moved)
+            || is_bucket && LEAPT.when(moment.at < key.leapt)
             || FIRST.when(opens && request.asked < moment.at)
             || !rule.limits.iter().all(sure)
             || trickles && PACED.when(key.asked.iter().any(|node| *node != request.node))
@@ -414,17 +418,24 @@ mod tests {
     }
 
     /// A slot moves to a master whose clock is so far ahead, two seconds after all was denied that a limit did not hold. Of a bucket
-    /// nothing is evidence from then on, of a window what that clock's master has shown.
+    /// nothing is evidence for seven seconds, of a window what that clock's master has shown.
     #[test]
-    fn a_bucket_is_not_judged_by_another_clock() {
-        for (limit, ahead, seen) in [("10/1s", 0, 1), ("10/1s", SECOND, 0), ("10/1s fixed", SECOND, 1)] {
+    fn a_bucket_is_not_judged_by_another_clock_until_that_is_over() {
+        for (limit, ahead, answered, seen) in [
+            ("10/1s", 0, 4, 1),
+            ("10/1s", SECOND, 4, 0),
+            ("10/1s", SECOND, 7, 0),
+            ("10/1s", SECOND, 8, 1),
+            ("10/1s fixed", SECOND, 4, 1),
+        ] {
             let mut history = History::new(limit);
             let mut checker = Truth::new(&history.setting());
             history.lent(&mut checker, 1, 0, 1, 1);
             history.lent(&mut checker, SECOND / 2, ahead, 2, 1);
             history.lent(&mut checker, 4 * SECOND + 1, ahead, 3, 1);
-            let request = history.ask(&mut checker, 4 * SECOND + SECOND / 2);
-            history.answer_ahead(&mut checker, 4 * SECOND + SECOND / 2, ahead, &request);
+            let at = answered * SECOND + SECOND / 2;
+            let request = history.ask(&mut checker, at);
+            history.answer_ahead(&mut checker, at, ahead, &request);
             let found = checker.violations();
             let evidence = found.iter().filter(|found| found.invariant == "evidence").count();
             assert_eq!(evidence, seen, "{limit}: {found:?}");
