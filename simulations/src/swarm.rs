@@ -17,14 +17,14 @@ use rationd::core::limit::{Algorithm, Limit};
 
 use self::faults::Scene;
 use self::membership::{DEAD_MS, JOIN_MS};
-use crate::plan::{Clocks, Daemon, Demand, Gossip, Network, Plan, Redis};
+use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Policy, Redis};
 use crate::random::Random;
 use crate::span::Span;
 
 /// Windows that are longer are not waited for in the calm at the end.
 const JUDGED: u64 = 10_000_000;
 
-/// Of those that are longer only answers are judged, and aligned windows.
+/// Of shapes that are longer, but for aligned windows, only answers are judged.
 const SHORT: u64 = 3_000_000;
 
 /// Runs without any fault, of a thousand.
@@ -54,33 +54,23 @@ pub fn plan(seed: u64) -> Plan {
             if is_entitled { entitled::change(seed, plan) } else { plan }
         }
     };
-    // Until replicas are back, two seconds until leases flow again, two windows until no share is left of any, and what is
-    // judged then.
-    let judged = (0..plan.policies.len()).map(|policy| judged(&plan, policy)).max().unwrap_or(0);
+    // Until replicas are back, two seconds until leases flow again, and what is judged then.
+    let judged = plan.policies.iter().map(judged).max().unwrap_or(0);
     let wanted = plan.longest_recovery().0 + 2_000_000 + judged + 500_000;
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
     let redis = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
     Plan { calm: plan.calm.max(Span(wanted)), daemon: Daemon { shards, ..plan.daemon }, redis, ..plan }
 }
 
-/// How long it takes to judge what is answered by a policy when leases flow again: two of its longest periods, a whole window, and
-/// three of them where limits of other shapes are asked for more than they let pass.
-fn judged(plan: &Plan, policy: usize) -> u64 {
-    let limits = plan.policies[policy].limits.iter().filter_map(|text| Limit::parse(text).ok());
-    let limits: Vec<_> = limits.collect();
-    let longest = traffic::longest_period(&plan.policies[policy]);
-    let is_aligned = matches!(&limits[..], [limit] if limit.algorithm == Algorithm::Fixed);
-    // A bucket that is full loses what nobody takes at once, so its use is not judged where that is soon.
-    let is_soon_full = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < 1_000_000;
-    let comes = |limit: &Limit| limit.count.saturating_mul(1_000_000) / limit.period.0.max(1);
-    let least = limits.iter().map(comes).min().unwrap_or(u64::MAX);
-    let demand = plan.demand.iter().filter(|demand| demand.policy as usize == policy && demand.until.0 == 0);
-    let asked = |demand: &Demand| demand.rate * u64::from(demand.cost + 1) / 2 / u64::from(demand.keys.max(1));
-    let is_used = demand.map(asked).sum::<u64>() * 5 >= least.saturating_mul(6) && !limits.iter().any(is_soon_full);
-    match is_aligned {
+/// How long it takes to judge a policy when leases flow again: answers come without shares after two of its longest periods, and
+/// within three a window is whole, or three of a shape that has none are watched.
+fn judged(policy: &Policy) -> u64 {
+    let longest = traffic::longest_period(policy);
+    let is_aligned = |text: &String| Limit::parse(text).is_ok_and(|limit| limit.algorithm == Algorithm::Fixed);
+    match &policy.limits[..] {
         _ if longest > JUDGED => 0,
-        false if longest > SHORT => 2 * longest,
-        false if is_used => 5 * longest,
+        [limit] if is_aligned(limit) => 3 * longest,
+        _ if longest > SHORT => 2 * longest,
         _ => 3 * longest,
     }
 }
@@ -187,7 +177,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::plan::{OnStoreLoss, Policy};
+    use crate::plan::OnStoreLoss;
 
     const SEEDS: u64 = 300;
 

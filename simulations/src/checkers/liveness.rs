@@ -22,8 +22,10 @@ static ROOM_LEFT: Exemption = Exemption::new(
     "the use of a quarter, two costs and a token a node",
     "Each node may hold some when the window ends: bursts of one node alone cost that much.",
 );
-static SHARES_END: Exemption =
-    Exemption::new("two of the longest periods", "A share goes on until the window is over in which it was used.");
+static SHARES_END: Exemption = Exemption::new(
+    "answers within two of the longest periods",
+    "A share goes on until the window is over in which it was used.",
+);
 static STEADY: Exemption = Exemption::new(
     "of other shapes than one fixed window, demand that is not steady",
     "What is asked for when nothing is left is not asked for when there is: each tenth of three periods has to ask for a fifth more than comes.",
@@ -273,7 +275,7 @@ impl Observer for Liveness {
             let is_shallow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < SHALLOWEST;
             let is_too_much = rule.limits.iter().any(|limit| request.cost > limit.capacity());
             let is_aside = ASIDE.when(rule.is_entitled() && (self.loses || self.cramped));
-            if back && !is_aside && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
+            if !is_aside && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
                 self.watch(moment, request, rule, decision);
             }
             return;

@@ -20,7 +20,7 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned, trip};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::What;
+use crate::plan::{Fault, Plan, What};
 
 static OFF: Exemption = Exemption::new(
     "runs without gossip",
@@ -35,14 +35,17 @@ static LEAPS: Exemption = Exemption::new(
     "By clocks that differ windows are not the same.",
 );
 static SKEWED: Exemption = Exemption::new(
-    "clocks of masters that differ, and nodes that have heard nothing of the key",
+    "clocks of masters that differ by a quarter of a period, and nodes that have heard nothing of the key",
     "A node goes by the clock that it heard last, or by its own: its windows lie across those of the key, and of one of these twice the share may be.",
 );
 static TORN: Exemption = Exemption::new(
     "windows of which shares are spent while a fleet is torn, or within four periods and two seconds of that",
     "A node that peers had given up is not told again what they told meanwhile, takes it for unused, and has a little more than its part: all of them stay below the limit itself.",
 );
-static EDGES: Exemption = Exemption::new("near a boundary", "What is spent within 5 ms of it may be of either window.");
+static EDGES: Exemption = Exemption::new(
+    "near a boundary",
+    "What is spent within 5 ms of it, and as much as clocks of masters may differ, may be of either window.",
+);
 static LAPSED: Exemption = Exemption::new(
     "denials before the end of an aligned window, within 5 ms of it or a trip to the store and back",
     "What a node was lent of the window and may not spend any more, as that may be over, counts as admitted until it is.",
@@ -117,6 +120,16 @@ const HEARS: u64 = 2_000_000;
 /// nodes that have not heard of it go by theirs.
 const OPENED: usize = 32;
 
+/// How far the clocks of two masters may be apart: as they are drawn, and by failovers and settings.
+fn differ(plan: &Plan) -> u64 {
+    let by = |fault: &Fault| match &fault.what {
+        What::Set { by, .. } => by.0,
+        what if what.stops_masters() && plan.redis.replica => 2 * plan.redis.replica_skew.0,
+        _ => 0,
+    };
+    2 * plan.redis.skew.0 + plan.faults.iter().map(by).sum::<u64>()
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Together {
@@ -126,8 +139,8 @@ pub(super) struct Together {
     midway: bool,
     /// Nodes ask peers.
     owners: bool,
-    /// Masters' clocks agree.
-    agree: bool,
+    /// Masters' clocks may be so far apart.
+    differ: u64,
     /// When nodes do not hear each other for a while.
     torn: Vec<(u64, u64)>,
     /// For so long a node may go by a window that is over.
@@ -178,7 +191,7 @@ impl Together {
             is_on: plan.gossip.is_some(),
             midway: false,
             owners: plan.daemon.owners,
-            agree: plan.redis.skew.0 <= SAME && !plan.clocks_leap(),
+            differ: Some(differ(plan)).filter(|differ| *differ > SAME).unwrap_or(0),
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             edge: EDGE.max(trip(plan)),
@@ -210,7 +223,10 @@ impl Together {
         for (index, limit) in rule.limits.iter().enumerate() {
             let passed = store % limit.period.0;
             let plain = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-            if SHAPES.when(!plain) || EDGES.when(passed.min(limit.period.0 - passed) < EDGE) {
+            // Where its clock differs by little, it is known of most of a window which one it is.
+            let is_other = 4 * (EDGE + self.differ) > limit.period.0 && self.differ > 0;
+            let edge = EDGE + if is_other { 0 } else { self.differ };
+            if SHAPES.when(!plain) || EDGES.when(passed.min(limit.period.0 - passed) < edge) {
                 continue;
             }
             let place = (request.key, index, store / limit.period.0);
@@ -220,7 +236,7 @@ impl Together {
             let shared = self.shared.entry(place).or_default();
             *shared += request.cost;
             let shared = *shared;
-            let times = if SKEWED.when(!self.agree || self.guessed.contains(&place)) { 2 } else { 1 };
+            let times = if SKEWED.when(is_other || self.guessed.contains(&place)) { 2 } else { 1 };
             let again = HEARS + 4 * limit.period.0;
             let is_torn = self.torn.iter().any(|(begins, ends)| (*begins..ends + again).contains(&moment.at));
             let most = if TORN.when(is_torn) { limit.count } else { limit.count * MOST_PPM / 1_000_000 };
@@ -469,6 +485,29 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    /// Of a window of a second what is spent in its first and last 25 ms may be of another one where clocks are 10 ms off.
+    #[test]
+    fn shares_are_judged_by_clocks_that_differ() {
+        for (skew, cost, passed, seen) in [
+            (10_000, 96, SECOND / 10, 1),
+            (10_000, 95, SECOND / 10, 0),
+            (10_000, 96, 24_999, 0),
+            (10_000, 96, 25_000, 1),
+            (SECOND, 96, SECOND / 10, 0),
+            (SECOND, 190, SECOND / 10, 0),
+            (SECOND, 191, SECOND / 10, 1),
+        ] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            setting.plan.redis.skew = crate::span::Span(skew);
+            let mut checker = Together::new(&setting);
+            history.settled(&mut checker, SECOND, 1, 1);
+            history.check(&mut checker, 6 * SECOND + passed, cost, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{skew} {cost} {passed}: {:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -424,8 +424,8 @@ mod tests {
         for (limit, ahead, answered, seen) in [
             ("10/1s", 0, 4, 1),
             ("10/1s", SECOND, 4, 0),
-            ("10/1s", SECOND, 7, 0),
-            ("10/1s", SECOND, 8, 1),
+            ("10/1s", SECOND, 6, 0),
+            ("10/1s", SECOND, 7, 1),
             ("10/1s fixed", SECOND, 4, 1),
         ] {
             let mut history = History::new(limit);
