@@ -8,12 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::time::Micros;
 use crate::serve::ServerState;
 use crate::serve::recording::Arrived;
 use crate::serve::recording::file::{ArrivalsError, Ring, digest_tag};
 
 /// Between two times that arrivals are taken.
 const EVERY: Duration = Duration::from_millis(20);
+
+/// After a longer time without taking any, when each arrival was can no longer be told.
+const TOO_LATE: Micros = Micros::from_secs(1_200);
 
 /// Losses are told about as often as this at most.
 const TOLD: Duration = Duration::from_secs(10);
@@ -49,12 +53,18 @@ impl RecordFile {
 fn write(mut ring: Ring, path: &Path, hub: &ServerState) {
     let mut arrived = Arrived::default();
     let (mut lost, mut problem, mut since) = (0, None::<io::Error>, Duration::ZERO);
+    let mut before = hub.node.clock.now();
     loop {
         std::thread::park_timeout(EVERY);
         let (now, wall) = (hub.node.clock.now(), hub.node.clock.wall());
+        let is_late = now.since(before) > TOO_LATE;
+        before = now;
         hub.node.take_arrived(&mut arrived, |arrived| {
             lost += arrived.lost();
-            if let Err(error) = ring.append(arrived.arrivals(|at| wall - now.since(at))) {
+            let (records, keys) = arrived.records();
+            if is_late {
+                lost += records.len() as u64;
+            } else if let Err(error) = ring.append(records, keys, (now, wall)) {
                 lost += arrived.len() as u64;
                 problem = Some(error);
             }

@@ -62,9 +62,10 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// Whether there are no effects; what came is none.
     fn is_empty(&self) -> bool {
-        let Self { replies, asks, answers, timer, calls, news, arrived } = self;
-        let has_none = replies.is_empty() && asks.is_empty() && answers.is_empty() && arrived.is_empty();
+        let Self { replies, asks, answers, timer, calls, news, arrived: _ } = self;
+        let has_none = replies.is_empty() && asks.is_empty() && answers.is_empty();
         has_none && !(*timer || *calls || *news)
     }
 }
@@ -437,6 +438,7 @@ impl Node {
     }
 
     /// Notes that a check that charges was decided; `came` is when it came.
+    #[inline]
     fn decided(
         &self,
         now: Instant,
@@ -522,6 +524,9 @@ impl Node {
     /// Carries on the effects of the shards. No lock may be held.
     #[inline]
     pub fn flush(&self, out: &mut Outgoing) {
+        if !out.arrived.is_empty() {
+            self.hand_over(out);
+        }
         // What was decided from memory had no effects.
         if !out.is_empty() {
             self.carry_on(out);
@@ -529,7 +534,6 @@ impl Node {
     }
 
     fn carry_on(&self, out: &mut Outgoing) {
-        self.hand_over(out);
         for (peer, ask) in out.asks.drain(..) {
             // Shards ask nobody before they are told of owners, which comes later.
             if let Some(lending) = self.lending.get() {

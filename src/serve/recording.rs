@@ -4,47 +4,42 @@
 //! of a batch. Lists of the shards, under whose locks checks are decided, would cost each check the time of a cache miss:
 //! there are 64 of them, and a lock is not released before all that was written is in the cache.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::file::{Arrival, Event, KEY, policy_tag};
+use self::file::{Event, KEY, Record, policy_tag};
 use crate::core::key::Digest;
-use crate::core::time::{Instant, Timestamp};
+use crate::core::time::Instant;
 
 pub mod file;
 
 /// Lists that wait for the thread of the file, so that threads seldom meet at one.
 const LISTS: usize = 8;
 
-/// Most arrivals of a list that wait. They are taken fifty times a second, so that some are lost from three million a second
-/// on, and all lists together hold 20 MiB when the file stalls (with keys up to 50 MiB).
+/// Most arrivals of a list that wait. They are taken fifty times a second, so that some are lost from 26 million a second
+/// on, and all lists together hold 16 MiB when the file stalls (with keys up to 49 MiB).
 const MOST: usize = 65_536;
 
 /// Arrivals, in the order in which they were decided.
 #[derive(Debug, Default)]
 pub struct Arrived {
-    list: Vec<Packed>,
+    list: Vec<Record>,
     /// The keys' first bytes, each behind its length; empty where keys are not recorded.
     keys: Vec<u8>,
     /// Those for which there was no room.
     lost: u64,
     /// The last policy and what stands for it, since most arrivals are of few policies.
     last: Option<(Arc<str>, u64)>,
-}
-
-/// One arrival.
-#[derive(Clone, Copy, Debug)]
-struct Packed {
-    digest: [u64; 2],
-    policy: u64,
-    cost: u64,
-    /// Four times the microsecond at which it came, and the number of the event.
-    at_and_event: u64,
+    /// To which list it is handed over, so that a thread meets the memory of one list, which nobody else writes.
+    home: Option<usize>,
 }
 
 /// What waits for the thread of the file.
 #[derive(Debug)]
 pub struct Recording {
     lists: [Mutex<Arrived>; LISTS],
+    /// How many have been given a list of their own.
+    homes: AtomicUsize,
     with_keys: bool,
 }
 
@@ -67,20 +62,10 @@ impl Arrived {
         self.lost
     }
 
-    /// All of them; `wall` says which time of day a moment of this process was.
-    pub fn arrivals(&self, wall: impl Fn(Instant) -> Timestamp) -> impl Iterator<Item = Arrival> {
-        let mut keys = &self.keys[..];
-        self.list.iter().map(move |packed| {
-            let key = keys.split_off_first().and_then(|length| keys.split_off(..usize::from(*length)));
-            Arrival {
-                at: wall(Instant(packed.at_and_event >> 2)),
-                digest: Digest(u128::from(packed.digest[0]) << 64 | u128::from(packed.digest[1])),
-                policy: packed.policy,
-                cost: packed.cost,
-                event: Event::ALL[packed.at_and_event as usize & 3],
-                key: key.unwrap_or_default().into(),
-            }
-        })
+    /// All of them, and their keys' first bytes, each behind its length.
+    #[must_use]
+    pub fn records(&self) -> (&[Record], &[u8]) {
+        (&self.list, &self.keys)
     }
 
     /// Forgets them, and keeps the room that they took.
@@ -93,8 +78,21 @@ impl Arrived {
     fn tag(&mut self, policy: &Arc<str>) -> u64 {
         match &self.last {
             Some((known, tag)) if Arc::ptr_eq(known, policy) => *tag,
-            _ => self.last.insert((policy.clone(), policy_tag(policy))).1,
+            _ => self.tag_of_another(policy),
         }
+    }
+
+    #[cold]
+    fn tag_of_another(&mut self, policy: &Arc<str>) -> u64 {
+        self.last.insert((policy.clone(), policy_tag(policy))).1
+    }
+
+    #[inline(never)]
+    fn add_key(&mut self, key: &[u8]) {
+        let key = &key[..key.len().min(KEY)];
+        // At most 64.
+        self.keys.push(key.len() as u8);
+        self.keys.extend_from_slice(key);
     }
 }
 
@@ -102,10 +100,11 @@ impl Recording {
     /// Nothing yet.
     #[must_use]
     pub fn new(with_keys: bool) -> Self {
-        Self { lists: std::array::from_fn(|_| Mutex::default()), with_keys }
+        Self { lists: std::array::from_fn(|_| Mutex::default()), homes: AtomicUsize::new(0), with_keys }
     }
 
     /// Adds an arrival to a list, which must be [handed over](Self::hand_over).
+    #[inline]
     pub fn add(
         &self,
         arrived: &mut Arrived,
@@ -116,27 +115,31 @@ impl Recording {
         event: Event,
     ) {
         if self.with_keys {
-            let key = &key[..key.len().min(KEY)];
-            // At most 64.
-            arrived.keys.push(key.len() as u8);
-            arrived.keys.extend_from_slice(key);
+            arrived.add_key(key);
         }
         let policy = arrived.tag(policy);
-        let digest = [(digest.0 >> 64) as u64, digest.0 as u64];
-        arrived.list.push(Packed { digest, policy, cost, at_and_event: at.0 << 2 | event as u64 });
+        arrived.list.push(Record::new(at, digest, policy, cost, event));
     }
 
     /// Moves all of a list to those that wait for the file.
     pub fn hand_over(&self, arrived: &mut Arrived) {
-        let Some(first) = arrived.list.first() else { return };
-        let mut list = lock(&self.lists[first.digest[1] as usize % LISTS]);
-        if list.len() + arrived.len() <= MOST {
-            list.list.extend_from_slice(&arrived.list);
-            list.keys.extend_from_slice(&arrived.keys);
-        } else {
-            list.lost += arrived.len() as u64;
+        if arrived.list.is_empty() {
+            return;
         }
-        drop(list);
+        let home = *arrived.home.get_or_insert_with(|| self.homes.fetch_add(1, Ordering::Relaxed));
+        for turn in 0..LISTS {
+            let mut list = lock(&self.lists[home.wrapping_add(turn) % LISTS]);
+            if list.len() + arrived.len() <= MOST {
+                list.list.extend_from_slice(&arrived.list);
+                if self.with_keys {
+                    list.keys.extend_from_slice(&arrived.keys);
+                }
+                break;
+            }
+            if turn + 1 == LISTS {
+                list.lost += arrived.len() as u64;
+            }
+        }
         arrived.clear();
     }
 
@@ -159,19 +162,22 @@ fn lock(list: &Mutex<Arrived>) -> MutexGuard<'_, Arrived> {
 
 #[cfg(test)]
 mod tests {
+    use super::file::{Arrival, Ring};
     use super::*;
+    use crate::core::time::Timestamp;
 
-    fn wall(at: Instant) -> Timestamp {
-        Timestamp(at.0 + 7)
-    }
-
-    fn taken(recording: &Recording) -> (Vec<Arrival>, u64) {
-        let (mut all, mut lost) = (Vec::new(), 0);
+    /// What is read of a file into which all that waits was written, and what was lost.
+    fn taken(recording: &Recording, now: Instant) -> (Vec<Arrival>, u64) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("arrivals");
+        let mut ring = Ring::open(&path, 64 << 20, recording.with_keys, 7).expect("a ring");
+        let mut lost = 0;
         recording.take(&mut Arrived::default(), |arrived| {
-            all.extend(arrived.arrivals(wall));
+            let (records, keys) = arrived.records();
+            ring.append(records, keys, (now, Timestamp(now.0 + 7))).expect("written");
             lost += arrived.lost();
         });
-        (all, lost)
+        (file::read(&path).expect("arrivals").arrivals, lost)
     }
 
     #[test]
@@ -181,21 +187,24 @@ mod tests {
             let recording = Recording::new(with_keys);
             let mut arrived = Arrived::default();
             for round in 0..3 {
-                let wanted: Vec<_> = (0..40_usize)
+                let begun = round * 1_000_000;
+                let mut wanted: Vec<_> = (0..40_usize)
                     .map(|number| {
-                        let at = Instant(round * 1_000_000 + number as u64 * 37 % 50);
+                        let at = Instant(begun + number as u64 * 37 % 50);
                         let key = "k".repeat(number * 3);
                         let digest = Digest(u128::MAX / (number as u128 + 1));
                         let (policy, event) = (&policies[number / 3 % 2], Event::ALL[number % 4]);
-                        let cost = if number == 7 { u64::MAX } else { number as u64 };
+                        let cost = number as u64;
                         recording.add(&mut arrived, at, policy, (digest, key.as_bytes()), cost, event);
                         let key = if with_keys { &key.as_bytes()[..key.len().min(KEY)] } else { &[] };
-                        Arrival { at: wall(at), digest, policy: policy_tag(policy), cost, event, key: key.into() }
+                        let at = Timestamp(at.0 + 7);
+                        Arrival { at, digest, policy: policy_tag(policy), cost, event, key: key.into() }
                     })
                     .collect();
+                wanted.sort_by_key(|arrival| arrival.at);
                 recording.hand_over(&mut arrived);
                 assert!(arrived.is_empty());
-                assert_eq!(taken(&recording), (wanted, 0), "round {round}, keys: {with_keys}");
+                assert_eq!(taken(&recording, Instant(begun)), (wanted, 0), "round {round}, keys: {with_keys}");
             }
         }
     }
@@ -204,12 +213,13 @@ mod tests {
     fn what_has_no_room_is_counted() {
         let (recording, policy) = (Recording::new(false), Arc::from("p"));
         let mut arrived = Arrived::default();
-        for number in 0..MOST as u64 + 5 {
+        let most = (LISTS * MOST) as u64;
+        for number in 0..most + 5 {
             recording.add(&mut arrived, Instant(number), &policy, (Digest(1), b"k"), 1, Event::Admitted);
             recording.hand_over(&mut arrived);
         }
-        let (arrivals, lost) = taken(&recording);
-        assert_eq!((arrivals.len(), arrivals[0].at, arrivals[0].key.len(), lost), (MOST, wall(Instant(0)), 0, 5));
-        assert_eq!(taken(&recording), (Vec::new(), 0));
+        let (arrivals, lost) = taken(&recording, Instant(most));
+        assert_eq!((arrivals.len() as u64, arrivals[0].at, arrivals[0].key.len(), lost), (most, Timestamp(7), 0, 5));
+        assert_eq!(taken(&recording, Instant(most)), (Vec::new(), 0));
     }
 }

@@ -1,9 +1,10 @@
 //! The file of recorded arrivals: which checks came when, and what was answered. `rationd plan` reads it.
 //!
-//! A header is followed by a ring of records of one size. Each record has a number that grows by one, so a writer finds
-//! where to go on, and a checksum, so that a record that was half written does not count. The records of a thread are
-//! written together, so a reader puts them in order by their times. A file that was begun with the same settings is
-//! continued.
+//! A header is followed by a ring of pages of one size. Each page has a number that grows by one, so a writer finds
+//! where to go on, and a checksum, so that a page that was half written does not count. It holds records as they were made
+//! by whoever decided, so the writer only copies them: a record has the low half of a moment of the process, and its page
+//! says which time of day that is. The last page is written again as it fills. The records of a thread are written
+//! together, so a reader puts them in order by their times. A file that was begun with the same settings is continued.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -12,16 +13,38 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::core::key::{Digest, DigestKey};
-use crate::core::time::Timestamp;
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// The first bytes of a file; the number is the version of the format.
-const MAGIC: &[u8; 16] = b"rationd arrive 1";
-/// The magic bytes, the size of a record, how many there are at most, and by which key digests are made.
-const HEADER: usize = 64;
+const MAGIC: &[u8; 16] = b"rationd arrive 2";
+/// What files of all versions begin with.
+const ANY_MAGIC: &[u8] = MAGIC.split_at(MAGIC.len() - 1).0;
+/// The magic bytes, the size of a record, how many pages there are at most, and by which key digests are made. It is as
+/// large as a page, so that pages of the file are pages of the system.
+const HEADER: usize = PAGE;
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// A page's number, the time of day and the moment of the process that it counts from, its records, its checksum.
+const PAGE_HEADER: usize = 32;
+/// Where the checksum of a page is.
+const SUM: usize = 24;
 /// A record without the bytes of its key.
-const RECORD: usize = 56;
+const RECORD: usize = 32;
 /// Most bytes of a key that a record has.
 pub const KEY: usize = 64;
+/// What a key takes, with its length.
+const KEY_AND_LENGTH: usize = KEY + 1;
+
+/// The bits of a record's policy.
+const TAG_BITS: u32 = 40;
+/// The bits of a record's cost: more than any limit has tokens.
+const COST_BITS: u32 = 54;
+const MOST_COST: u64 = (1 << COST_BITS) - 1;
+
+/// How long a page takes records. The low bits of a moment tell half an hour before it from half an hour after it.
+const PAGE_AGE: Micros = Micros::from_secs(600);
+/// A clock that was set by more than this gets a new page.
+const CLOCK_STEP: u64 = 100_000;
 
 /// What came, and what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +73,7 @@ pub struct Arrival {
     pub digest: Digest,
     /// The policy: see [`policy_tag`].
     pub policy: u64,
-    /// Tokens.
+    /// Tokens, of which more than 2^54 are not told apart.
     pub cost: u64,
     /// What became of it.
     pub event: Event,
@@ -95,10 +118,32 @@ impl From<io::Error> for ArrivalsError {
     }
 }
 
+/// One arrival as it is written: the digest, the low half of its microsecond, policy, event and cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Record([u64; 4]);
+
+impl Record {
+    /// Of these; `policy` is a [tag](policy_tag).
+    #[inline]
+    #[must_use]
+    pub fn new(at: Instant, digest: Digest, policy: u64, cost: u64, event: Event) -> Self {
+        let when = u64::from(at.0 as u32) << 32 | policy & u64::from(u32::MAX);
+        let what = policy >> 32 << (64 - (TAG_BITS - 32)) | (event as u64) << COST_BITS | cost.min(MOST_COST);
+        Self([(digest.0 >> 64) as u64, digest.0 as u64, when, what])
+    }
+
+    #[inline]
+    fn write(self, into: &mut [u8]) {
+        for (word, into) in self.0.iter().zip(into.as_chunks_mut().0) {
+            *into = word.to_le_bytes();
+        }
+    }
+}
+
 /// What stands for a policy's name in a record.
 #[must_use]
 pub fn policy_tag(name: &str) -> u64 {
-    Digest::of(name, b"").0 as u64
+    Digest::of(name, b"").0 as u64 & ((1 << TAG_BITS) - 1)
 }
 
 /// What tells files apart whose digests are made by other secrets, and gives no secret away.
@@ -112,31 +157,76 @@ pub fn digest_tag(digests: DigestKey) -> u64 {
 pub struct Ring {
     file: File,
     record: usize,
-    capacity: u64,
-    /// The number of the next record; the first is 1.
-    next: u64,
+    pages: u64,
+    /// The page that has room for further records.
+    page: Page,
+    /// Pages that are to be written.
     buffer: Vec<u8>,
 }
 
+/// A page that is being filled.
+#[derive(Debug)]
+struct Page {
+    /// The first is 1.
+    number: u64,
+    began: (Instant, Timestamp),
+    /// How many records it has.
+    count: usize,
+    bytes: Box<[u8; PAGE]>,
+}
+
+impl Page {
+    fn new(number: u64, began: (Instant, Timestamp)) -> Self {
+        Self { number, began, count: 0, bytes: Box::new([0; PAGE]) }
+    }
+
+    fn begin_next(&mut self, began: (Instant, Timestamp)) {
+        (self.number, self.began, self.count) = (self.number + 1, began, 0);
+        self.bytes.fill(0);
+    }
+
+    /// Whether moments of the process that are about `now` can be told from what the page says of its own.
+    fn counts_from(&self, (now, wall): (Instant, Timestamp)) -> bool {
+        let (began, began_wall) = self.began;
+        let age = now.since(began);
+        age < PAGE_AGE && (began_wall + age).0.abs_diff(wall.0) < CLOCK_STEP
+    }
+
+    /// Makes what there is of it a whole page.
+    fn seal(&mut self) -> &[u8; PAGE] {
+        let (now, wall) = self.began;
+        self.bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&wall.0.to_le_bytes());
+        self.bytes[16..20].copy_from_slice(&(now.0 as u32).to_le_bytes());
+        // At most 127.
+        self.bytes[20..24].copy_from_slice(&(self.count as u32).to_le_bytes());
+        self.bytes[SUM..SUM + 4].fill(0);
+        let sum = checksum(&self.bytes);
+        self.bytes[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
+        &self.bytes
+    }
+}
+
 impl Ring {
-    /// Continues the file at `path`, or begins it anew where there is none or it was begun with other settings. It will
-    /// take about `bytes` at most, and only its owner can read it.
+    /// Continues the file at `path`, or begins it anew where there is none or it was begun with other settings or by another
+    /// version. It will take about `bytes` at most, and only its owner can read it.
     ///
     /// # Errors
     /// The operating system refuses, or there is a file of another kind: it is left as it is.
     pub fn open(path: &Path, bytes: u64, with_keys: bool, digests: u64) -> Result<Self, ArrivalsError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let record = RECORD + if with_keys { KEY } else { 0 };
-        let capacity = (bytes.saturating_sub(HEADER as u64) / record as u64).max(1);
-        let header = header(record, capacity, digests);
-        let mut ring = Self { file, record, capacity, next: 1, buffer: Vec::new() };
+        let record = RECORD + if with_keys { KEY_AND_LENGTH } else { 0 };
+        let pages = (bytes.saturating_sub(HEADER as u64) / PAGE as u64).max(1);
+        let header = header(record, pages, digests);
+        let page = Page::new(0, (Instant(0), Timestamp(0)));
+        let mut ring = Self { file, record, pages, page, buffer: Vec::new() };
         if ring.file.metadata()?.len() > 0 {
-            let mut known = [0; HEADER];
-            if ring.file.read_exact_at(&mut known, 0).is_err() || known[..MAGIC.len()] != *MAGIC {
+            if !is_ours(&ring.file) {
                 return Err(ArrivalsError::Alien);
             }
-            if known == header {
-                ring.next = ring.last()? + 1;
+            let mut known = [0; HEADER];
+            if ring.file.read_exact_at(&mut known, 0).is_ok() && known == header {
+                ring.page.number = ring.last()?;
                 return Ok(ring);
             }
         }
@@ -145,38 +235,63 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The highest number of a record.
+    /// The highest number of a page.
     fn last(&self) -> io::Result<u64> {
         let mut last = 0;
         let mut rest = self.file.try_clone()?;
-        let mut records = Vec::new();
+        let mut pages = Vec::new();
         io::Seek::seek(&mut rest, io::SeekFrom::Start(HEADER as u64))?;
-        rest.read_to_end(&mut records)?;
-        for bytes in records.chunks_exact(self.record) {
-            last = last.max(decode(bytes).map_or(0, |(number, _)| number));
+        rest.read_to_end(&mut pages)?;
+        for page in pages.as_chunks().0 {
+            last = last.max(if is_whole(page) { word(page, 0) } else { 0 });
         }
         Ok(last)
     }
 
-    /// Appends arrivals; the oldest are overwritten when the file is full.
+    /// Appends records, which are of half an hour at most; the oldest of the file are overwritten when it is full. `keys` are
+    /// their keys' first bytes, each behind its length; none where the file has none. `at` is now, and which time of day that is.
     ///
     /// # Errors
     /// The operating system refuses; they are lost.
-    pub fn append(&mut self, arrivals: impl IntoIterator<Item = Arrival>) -> io::Result<()> {
-        let mut arrivals = arrivals.into_iter();
-        loop {
-            let place = (self.next - 1) % self.capacity;
-            self.buffer.clear();
-            // Up to the end of the ring at once.
-            for arrival in arrivals.by_ref().take((self.capacity - place) as usize) {
-                encode(self.next, &arrival, self.record, &mut self.buffer);
-                self.next += 1;
-            }
-            if self.buffer.is_empty() {
-                return Ok(());
-            }
-            self.file.write_all_at(&self.buffer, HEADER as u64 + place * self.record as u64)?;
+    pub fn append(&mut self, mut records: &[Record], mut keys: &[u8], at: (Instant, Timestamp)) -> io::Result<()> {
+        let most = (PAGE - PAGE_HEADER) / self.record;
+        self.buffer.clear();
+        if self.page.count == 0 || self.page.count == most || !self.page.counts_from(at) {
+            self.page.begin_next(at);
         }
+        let first = self.page.number;
+        while !records.is_empty() {
+            if self.page.count == most {
+                self.buffer.extend_from_slice(self.page.seal());
+                self.page.begin_next(at);
+            }
+            let (now, later) = records.split_at(records.len().min(most - self.page.count));
+            let places = self.page.bytes[PAGE_HEADER + self.page.count * self.record..].chunks_exact_mut(self.record);
+            for (record, place) in now.iter().zip(places) {
+                let (head, key_place) = place.split_at_mut(RECORD);
+                record.write(head);
+                if let Some((length, key_place)) = key_place.split_first_mut() {
+                    let key = keys.split_off_first().and_then(|length| keys.split_off(..usize::from(*length)));
+                    let key = key.unwrap_or_default();
+                    // At most 64.
+                    *length = key.len() as u8;
+                    key_place[..key.len()].copy_from_slice(key);
+                }
+            }
+            self.page.count += now.len();
+            records = later;
+        }
+        self.buffer.extend_from_slice(self.page.seal());
+        let (mut number, mut rest) = (first, &self.buffer[..]);
+        while !rest.is_empty() {
+            // Up to the end of the ring at once.
+            let place = (number - 1) % self.pages;
+            let pages = ((rest.len() / PAGE) as u64).min(self.pages - place);
+            let (now, later) = rest.split_at(pages as usize * PAGE);
+            self.file.write_all_at(now, HEADER as u64 + place * PAGE as u64)?;
+            (number, rest) = (number + pages, later);
+        }
+        Ok(())
     }
 }
 
@@ -186,12 +301,16 @@ impl Ring {
 /// The operating system refuses, or it is no file of arrivals.
 pub fn inspect(path: &Path) -> Result<(), ArrivalsError> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let mut magic = [0; MAGIC.len()];
-    let is_ours = file.metadata()?.len() == 0 || file.read_exact_at(&mut magic, 0).is_ok() && magic == *MAGIC;
-    if is_ours { Ok(()) } else { Err(ArrivalsError::Alien) }
+    if file.metadata()?.len() == 0 || is_ours(&file) { Ok(()) } else { Err(ArrivalsError::Alien) }
 }
 
-/// Reads a file, of which half-written records do not count.
+/// Whether it is a file of arrivals, of whatever version.
+fn is_ours(file: &File) -> bool {
+    let mut magic = [0; ANY_MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).is_ok() && magic == *ANY_MAGIC
+}
+
+/// Reads a file, of which half-written pages do not count.
 ///
 /// # Errors
 /// The operating system refuses, or it is no file of arrivals.
@@ -205,18 +324,20 @@ pub fn read(path: &Path) -> Result<Arrivals, ArrivalsError> {
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<Arrivals> {
     let header = bytes.get(..HEADER).filter(|header| header.starts_with(MAGIC))?;
-    let record = usize::try_from(word(header, 16)).ok().filter(|size| [RECORD, RECORD + KEY].contains(size))?;
-    let mut numbered: Vec<_> = bytes[HEADER..].chunks_exact(record).filter_map(decode).collect();
-    // Each shard's were written together.
-    numbered.sort_by_key(|(number, arrival)| (arrival.at, *number));
-    let arrivals = numbered.into_iter().map(|(_, arrival)| arrival).collect();
+    let sizes = [RECORD, RECORD + KEY_AND_LENGTH];
+    let record = usize::try_from(word(header, 16)).ok().filter(|size| sizes.contains(size))?;
+    let mut pages: Vec<_> = bytes[HEADER..].as_chunks().0.iter().filter(|page| is_whole(page)).collect();
+    pages.sort_by_key(|page| word(*page, 0));
+    let mut arrivals: Vec<_> = pages.into_iter().flat_map(|page| arrivals_of(page, record)).collect();
+    // Each thread's were written together.
+    arrivals.sort_by_key(|arrival| arrival.at);
     Some(Arrivals { arrivals, has_keys: record > RECORD, digests: word(header, 32) })
 }
 
-fn header(record: usize, capacity: u64, digests: u64) -> [u8; HEADER] {
+fn header(record: usize, pages: u64, digests: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..MAGIC.len()].copy_from_slice(MAGIC);
-    for (at, value) in [(16, record as u64), (24, capacity), (32, digests)] {
+    for (at, value) in [(16, record as u64), (24, pages), (32, digests)] {
         header[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
     header
@@ -226,52 +347,43 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
-fn encode(number: u64, arrival: &Arrival, size: usize, into: &mut Vec<u8>) {
-    let begin = into.len();
-    let Arrival { at, digest, policy, cost, event, key } = arrival;
-    into.extend_from_slice(&number.to_le_bytes());
-    into.extend_from_slice(&at.0.to_le_bytes());
-    into.extend_from_slice(&digest.0.to_le_bytes());
-    into.extend_from_slice(&policy.to_le_bytes());
-    into.extend_from_slice(&cost.to_le_bytes());
-    let key = &key[..key.len().min(size - RECORD)];
-    // At most 64.
-    into.extend_from_slice(&[*event as u8, key.len() as u8, 0, 0]);
-    into.extend_from_slice(&[0; 4]);
-    into.extend_from_slice(key);
-    into.resize(begin + size, 0);
-    let sum = checksum(&into[begin..]);
-    into[begin + RECORD - 4..begin + RECORD].copy_from_slice(&sum.to_le_bytes());
+/// Whether a page was written, and not only half of it.
+fn is_whole(page: &[u8; PAGE]) -> bool {
+    let mut blank = *page;
+    blank[SUM..SUM + 4].fill(0);
+    word(page, 0) > 0 && checksum(&blank).to_le_bytes() == page[SUM..SUM + 4]
 }
 
-/// A record and its number; `None` where there is none, or half of one.
-fn decode(bytes: &[u8]) -> Option<(u64, Arrival)> {
-    let number = word(bytes, 0);
-    let mut blank = [0; RECORD + KEY];
-    let blank = &mut blank[..bytes.len()];
-    blank.copy_from_slice(bytes);
-    blank[RECORD - 4..RECORD].fill(0);
-    if number == 0 || checksum(blank).to_le_bytes() != bytes[RECORD - 4..RECORD] {
-        return None;
+fn arrivals_of(page: &[u8; PAGE], record: usize) -> impl Iterator<Item = Arrival> {
+    let (wall, began) = (word(page, 8), word(page, 16) as u32);
+    let count = (word(page, 16) >> 32) as usize;
+    page[PAGE_HEADER..].chunks_exact(record).take(count).map(move |bytes| {
+        let (when, what) = (word(bytes, 16), word(bytes, 24));
+        // Some came before the page was begun.
+        let after = ((when >> 32) as u32).wrapping_sub(began) as i32;
+        let key = bytes.get(RECORD).map_or(&[][..], |length| &bytes[RECORD + 1..][..KEY.min(usize::from(*length))]);
+        Arrival {
+            at: Timestamp(wall.saturating_add_signed(i64::from(after))),
+            digest: Digest(u128::from(word(bytes, 0)) << 64 | u128::from(word(bytes, 8))),
+            policy: what >> (64 - (TAG_BITS - 32)) << 32 | when & u64::from(u32::MAX),
+            cost: what & MOST_COST,
+            event: Event::ALL[(what >> COST_BITS) as usize & 3],
+            key: key.into(),
+        }
+    })
+}
+
+/// Tells a whole page from one of which a part is older. Each word's place counts. Four sums run beside each other, because
+/// each step of one waits for the last.
+fn checksum(page: &[u8; PAGE]) -> u32 {
+    let mut sums = [0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
+    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    for words in page.as_chunks::<32>().0 {
+        for (index, sum) in sums.iter_mut().enumerate() {
+            *sum = step(*sum, word(words, index * 8));
+        }
     }
-    let event = *Event::ALL.get(usize::from(bytes[48]))?;
-    let digest = u128::from(word(bytes, 24)) << 64 | u128::from(word(bytes, 16));
-    let arrival = Arrival {
-        at: Timestamp(word(bytes, 8)),
-        digest: Digest(digest),
-        policy: word(bytes, 32),
-        cost: word(bytes, 40),
-        event,
-        key: bytes.get(RECORD..RECORD + usize::from(bytes[49]))?.into(),
-    };
-    Some((number, arrival))
-}
-
-/// Tells a whole record from one of which a part is older. Each word's place counts.
-fn checksum(bytes: &[u8]) -> u32 {
-    let sum = bytes.chunks_exact(8).fold(0xcbf2_9ce4_8422_2325_u64, |sum, bytes| {
-        (sum ^ word(bytes, 0)).wrapping_mul(0x0100_0000_01b3).rotate_left(23)
-    });
+    let sum = sums.into_iter().fold(0, step);
     (sum >> 32) as u32 ^ sum as u32
 }
 
@@ -279,10 +391,12 @@ fn checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
+    const BEGAN: u64 = 1_800_000_000_000_000;
+
     fn arrival(number: u64) -> Arrival {
         let event = Event::ALL[number as usize % 4];
         let (digest, key) = (Digest::of("p", &number.to_le_bytes()), number.to_string());
-        let at = Timestamp(1_800_000_000_000_000 + number);
+        let at = Timestamp(BEGAN + number);
         Arrival { at, digest, policy: policy_tag("p"), cost: number * 3, event, key: key.as_bytes().into() }
     }
 
@@ -290,20 +404,37 @@ mod tests {
         Arrival { key: Box::default(), ..arrival(number) }
     }
 
+    /// Appends them in a process that began at [`BEGAN`] and is `age` old.
+    fn append(ring: &mut Ring, age: u64, arrivals: impl IntoIterator<Item = Arrival>) {
+        let (mut records, mut keys) = (Vec::new(), Vec::new());
+        for Arrival { at, digest, policy, cost, event, key } in arrivals {
+            records.push(Record::new(Instant(at.0 - BEGAN), digest, policy, cost, event));
+            keys.push(key.len() as u8);
+            keys.extend_from_slice(&key);
+        }
+        ring.append(&records, &keys, (Instant(age), Timestamp(BEGAN + age))).expect("written");
+    }
+
     #[test]
     fn a_full_ring_keeps_the_latest_in_order_and_is_continued() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        let bytes = (HEADER + 10 * RECORD) as u64;
+        let (of_page, pages) = (((PAGE - PAGE_HEADER) / RECORD) as u64, 4);
+        let bytes = (HEADER + 4 * PAGE) as u64;
         let open = || Ring::open(&path, bytes, false, 7).expect("a ring");
         let mut ring = open();
-        ring.append((0..7).map(without_key)).expect("written");
+        (0..7).for_each(|number| append(&mut ring, number, [without_key(number)]));
+        assert_eq!(read(&path).expect("arrivals").arrivals, (0..7).map(without_key).collect::<Vec<_>>());
         drop(ring);
-        let mut ring = open();
-        ring.append((7..25).map(without_key)).expect("written");
+        let (mut ring, last) = (open(), 20 * of_page);
+        append(&mut ring, 8, (7..10).map(without_key));
+        assert_eq!(read(&path).expect("arrivals").arrivals, (0..10).map(without_key).collect::<Vec<_>>());
+        append(&mut ring, last, (10..last).map(without_key));
         assert_eq!(std::fs::metadata(&path).expect("a file").len(), bytes);
         let read = read(&path).expect("arrivals");
-        assert_eq!(read.arrivals, (15..25).map(without_key).collect::<Vec<_>>());
+        let kept = read.arrivals.len() as u64;
+        assert!(kept > (pages - 1) * of_page && kept <= pages * of_page, "{kept}");
+        assert_eq!(read.arrivals, (last - kept..last).map(without_key).collect::<Vec<_>>());
         assert_eq!((read.has_keys, read.digests), (false, 7));
     }
 
@@ -311,36 +442,79 @@ mod tests {
     fn keys_are_kept_where_they_are_wanted() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        let long = Arrival { key: vec![b'x'; 100].into(), ..arrival(9) };
-        Ring::open(&path, 1 << 20, true, 7).expect("a ring").append([arrival(1), long]).expect("written");
+        let mut wanted: Vec<_> = (0..100).map(arrival).collect();
+        wanted[9].key = vec![b'x'; KEY].into();
+        wanted[10].key = Box::default();
+        let mut ring = Ring::open(&path, 1 << 20, true, 7).expect("a ring");
+        append(&mut ring, 9, wanted.clone());
         let read = read(&path).expect("arrivals");
         assert!(read.has_keys);
-        assert_eq!((&*read.arrivals[0].key, read.arrivals[1].key.len()), (&b"1"[..], KEY));
+        assert_eq!(read.arrivals, wanted);
+    }
+
+    #[test]
+    fn all_there_is_to_tell_is_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("arrivals");
+        let policy = (1 << TAG_BITS) - 1;
+        // Costs beyond any limit are alike.
+        let [most, more] = [MOST_COST, u64::MAX].map(|cost| Arrival { policy, cost, ..without_key(3) });
+        let mut ring = Ring::open(&path, 1 << 20, false, 7).expect("a ring");
+        append(&mut ring, 5, [most.clone(), more]);
+        assert_eq!(read(&path).expect("arrivals").arrivals, [most.clone(), most]);
+    }
+
+    /// A record has the low half of its microsecond alone.
+    #[test]
+    fn times_are_those_of_the_day_for_however_long_a_process_runs() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("arrivals");
+        let mut ring = Ring::open(&path, 1 << 20, false, 7).expect("a ring");
+        // Each is written some time after it came, or before what the process takes for now.
+        let wanted: Vec<_> = (1..40).map(|round| without_key(round * 293_000_000)).collect();
+        for (round, arrival) in wanted.iter().enumerate() {
+            append(&mut ring, arrival.at.0 - BEGAN + round as u64 % 3 * 900_000 - 5, [arrival.clone()]);
+        }
+        assert_eq!(read(&path).expect("arrivals").arrivals, wanted);
+        // The clock of the day is set forward by an hour.
+        let record = Record::new(Instant(12_000_000_000), Digest(1), 1, 1, Event::Admitted);
+        let at = Timestamp(BEGAN + 15_600_000_000);
+        ring.append(&[record], &[], (Instant(12_000_000_000), at)).expect("written");
+        assert_eq!(read(&path).expect("arrivals").arrivals.last().map(|arrival| arrival.at), Some(at));
     }
 
     #[test]
     fn other_settings_begin_anew_and_another_file_is_left_alone() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        Ring::open(&path, 1 << 20, false, 7).expect("a ring").append([arrival(1)]).expect("written");
+        append(&mut Ring::open(&path, 1 << 20, false, 7).expect("a ring"), 1, [arrival(1)]);
         Ring::open(&path, 1 << 20, true, 7).expect("a ring");
         assert!(read(&path).expect("arrivals").arrivals.is_empty());
+        // Of an earlier version, whose header was shorter.
+        std::fs::write(&path, "rationd arrive 1 and what follows").expect("written");
+        assert!(matches!(read(&path), Err(ArrivalsError::Alien)));
+        append(&mut Ring::open(&path, 1 << 20, false, 7).expect("a ring"), 1, [without_key(1)]);
+        assert_eq!(read(&path).expect("arrivals").arrivals, [without_key(1)]);
         std::fs::write(&path, "my notes").expect("written");
         assert!(matches!(Ring::open(&path, 1 << 20, false, 7), Err(ArrivalsError::Alien)));
         assert_eq!(std::fs::read(&path).expect("a file"), b"my notes");
     }
 
     #[test]
-    fn a_record_that_was_half_written_does_not_count() {
-        let mut bytes = header(RECORD, 10, 7).to_vec();
-        (0..4).for_each(|number| encode(number + 1, &without_key(number), RECORD, &mut bytes));
-        assert_eq!(parse(&bytes).expect("arrivals").arrivals.len(), 4);
-        for at in HEADER..HEADER + RECORD {
+    fn a_page_that_was_half_written_does_not_count() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("arrivals");
+        let of_page = (PAGE - PAGE_HEADER) / RECORD;
+        append(&mut Ring::open(&path, 1 << 20, false, 7).expect("a ring"), 9, (0..of_page as u64 + 4).map(without_key));
+        let bytes = std::fs::read(&path).expect("a file");
+        let count = |bytes: &[u8]| parse(bytes).expect("arrivals").arrivals.len();
+        assert_eq!(count(&bytes), of_page + 4);
+        for at in HEADER..HEADER + PAGE {
             let mut torn = bytes.clone();
             torn[at] ^= 0x41;
-            assert_eq!(parse(&torn).expect("arrivals").arrivals.len(), 3, "byte {at}");
+            assert_eq!(count(&torn), 4, "byte {at}");
         }
-        assert_eq!(parse(&bytes[..bytes.len() - 1]).expect("arrivals").arrivals.len(), 3);
+        assert_eq!(count(&bytes[..bytes.len() - 1]), of_page);
         assert_eq!(parse(b"rationd"), None);
     }
 }
