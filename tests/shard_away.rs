@@ -319,6 +319,39 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     assert_eq!(bench.check(1), None, "back to leases");
 }
 
+/// A newcomer that the store had answered with nothing to charge took its share when it knew its fleet, half a second later,
+/// beside others who had leased the whole window.
+#[test]
+fn who_finds_the_fleet_after_the_store_has_answered_has_no_share_of_that_loss() {
+    for settles_later in [false, true] {
+        let mut bench = Bench::new("1000/1s fixed");
+        bench.shard.handle_fleet(FleetView { settles: bench.now + SECOND + SECOND, ..FleetView::UNKNOWN });
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(SECOND);
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "it does not know how many share the limit");
+        let settled = |bench: &mut Bench| {
+            let settles = bench.now;
+            bench.shard.handle_fleet(FleetView { is_settled: true, settles, ..FleetView::UNKNOWN });
+        };
+        if !settles_later {
+            settled(&mut bench);
+            bench.advance(Micros(1));
+        }
+        for call in bench.calls() {
+            bench.grant(&call, 0);
+        }
+        bench.advance(Micros(100_000));
+        if settles_later {
+            settled(&mut bench);
+        }
+        let verdict = if settles_later { Verdict::Deny } else { Verdict::Allow };
+        assert_eq!(bench.check(1), Some(verdict));
+        assert_eq!(bench.last.unwrap().source, Source::Share);
+    }
+}
+
 /// The share went on for a second of which the store heard only when that was over, beside others who leased all of the rate.
 #[test]
 fn a_buckets_share_that_goes_on_is_charged_as_it_is_spent() {

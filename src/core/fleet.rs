@@ -28,6 +28,8 @@ pub struct FleetView {
     pub largest: u32,
     /// This node has looked for others for long enough to have found them.
     pub is_settled: bool,
+    /// Since when it has, or from when on it will have.
+    pub settles: Instant,
     /// Other nodes were found, and none has come, gone or been missed for a while.
     pub is_steady: bool,
     /// All reports that other nodes sent before this time were received.
@@ -50,8 +52,15 @@ pub struct PastUsage {
 
 impl FleetView {
     /// What a node knows that has not looked for others yet.
-    pub const UNKNOWN: Self =
-        Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0), round: Micros(200_000) };
+    pub const UNKNOWN: Self = Self {
+        live: 1,
+        largest: 1,
+        is_settled: false,
+        settles: Instant(0),
+        is_steady: false,
+        heard: Instant(0),
+        round: Micros(200_000),
+    };
 
     /// Whether no node is missing.
     #[must_use]
@@ -135,10 +144,11 @@ impl FleetTracker {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
         let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
-        let is_settled = now.since(*self.began.get_or_insert(now)) >= SETTLING;
+        let settles = *self.began.get_or_insert(now) + SETTLING;
+        let is_settled = now >= settles;
         let has_met = self.next > 0;
         let is_steady = has_met && self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
-        FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard, round }
+        FleetView { live, largest: live + self.missed.len() as u32, is_settled, settles, is_steady, heard, round }
     }
 
     /// All live peers.

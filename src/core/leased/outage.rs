@@ -22,7 +22,7 @@ use crate::core::usage::Usage;
 const ASK_AGAIN: Micros = Micros(250_000);
 
 /// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
-const GRACE: Micros = Micros(1_000_000);
+pub(super) const GRACE: Micros = Micros(1_000_000);
 
 /// A bucket's share that goes on beside leases of other nodes is charged to the store this often.
 const CHARGE_AGAIN: Micros = Micros(50_000);

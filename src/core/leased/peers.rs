@@ -5,6 +5,7 @@
 //! delay a call to the store by a second, and a store that lends in spite of them refutes them for that window.
 
 use super::key::LeasedKey;
+use super::outage::GRACE;
 use crate::core::answer::{self, Resolution};
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::{FleetView, PastUsage};
@@ -225,8 +226,10 @@ impl LeasedKey {
     /// This node's part of a limit, in millionths, while the store is away since `lost`.
     pub(super) fn part_ppm(&self, index: usize, fleet: FleetView, lost: Timestamp) -> u64 {
         let limit = &self.view.rule().limits[index];
-        // A node that does not know yet how many nodes there are has no part.
-        if !fleet.is_settled && !on(Mutant::StrangerTakesAll) {
+        // A node that does not know yet how many nodes there are has no part. If the store has answered before the node knew,
+        // the others lease what is left, and it has none of this loss any more.
+        let is_found = || self.outage.phase().until().is_some_and(|until| until - GRACE < fleet.settles);
+        if (!fleet.is_settled || is_found()) && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
         if !self.follows_usage(index) {
