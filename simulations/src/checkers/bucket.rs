@@ -502,6 +502,22 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
+    /// The clock is five seconds ahead from the first second on: until twice the three in which the bucket fills up, two and the
+    /// four of an account after that.
+    #[test]
+    fn more_than_the_bucket_holds_is_seen_by_another_clock_too() {
+        for (at, seen) in [(13 * SECOND - 1, 0), (13 * SECOND, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut checker = Bucket::phased(&history.leaping());
+            history.used = 1;
+            history.lent(&mut checker, 1, 0, 1, 1);
+            history.used = 50;
+            history.lent(&mut checker, SECOND, 5 * SECOND, 2, 1);
+            history.lent(&mut checker, at, 5 * SECOND, 3, 1);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
     /// What it was lent before may go back with that, or is in its account.
     #[test]
     fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {

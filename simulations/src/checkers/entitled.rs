@@ -372,6 +372,24 @@ mod tests {
         }
     }
 
+    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    #[test]
+    fn what_is_set_aside_is_judged_again_when_another_clock_has_counted_the_key_for_long() {
+        for (at, seen) in [(9, 0), (11, 1)] {
+            let mut history = History::entitled("100/1s fixed");
+            let mut checker = Entitled::phased(&history.leaping());
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
+            history.check(&mut checker, 2 * SECOND, 1, Source::Lease, true);
+            history.entitled = 7;
+            history.called(&mut checker, 3 * SECOND, 2, 1);
+            history.executed(&mut checker, 3 * SECOND, 2);
+            history.settled_in(&mut checker, 3 * SECOND, [1, 2], 1);
+            history.check(&mut checker, at * SECOND + SECOND / 2, 8, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn more_than_is_set_aside_is_seen() {
         let (mut history, mut checker) = told(7);

@@ -404,6 +404,19 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
+    /// The clock is five seconds ahead from the first second on: until two periods and two seconds after that.
+    #[test]
+    fn a_window_that_is_over_is_seen_by_another_clock_too() {
+        for (at, seen) in [(5 * SECOND - 1, 0), (5 * SECOND, 2)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Store::phased(&history.leaping());
+            history.lent(&mut checker, 1, 0, 1, 1);
+            history.lent(&mut checker, SECOND, 5 * SECOND, 2, 1);
+            history.lent(&mut checker, at, 5 * SECOND, 3, 1);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
     /// What it was lent before may go back with that, or is in its account.
     #[test]
     fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {

@@ -11,7 +11,7 @@ use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
 use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
-use crate::plan::{Plan, Policy};
+use crate::plan::{Fault, Plan, Policy, What};
 use crate::span::Span;
 
 pub(super) const SECOND: u64 = 1_000_000;
@@ -84,6 +84,14 @@ impl History {
         let mut plan = Plan { policies, span: Span::secs(2), ..Plan::default() };
         (plan.redis.failover, plan.redis.alone) = (Span::secs(1), Span::secs(1));
         Setting { plan, rules: vec![self.rule.clone()] }
+    }
+
+    /// A master's clock is set in it.
+    pub(super) fn leaping(&self) -> Setting {
+        let mut setting = self.setting();
+        let what = What::Set { master: 0, by: Span::secs(5), back: false };
+        setting.plan.faults.push(Fault { at: Span::secs(1), lasts: Span(0), what });
+        setting
     }
 
     pub(super) fn see(&mut self, observer: &mut dyn Observer, at: u64, seen: &Seen<'_>) {

@@ -487,6 +487,21 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 
+    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    #[test]
+    fn shares_are_judged_again_when_another_clock_has_counted_the_key_for_long() {
+        for (at, seen) in [(10, 0), (11, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.leaping();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Together::phased(&setting);
+            history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
+            history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
+            history.check(&mut checker, at * SECOND + SECOND / 10, 191, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
     /// Of a window of a second what is spent in its first and last 25 ms may be of another one where clocks are 10 ms off.
     #[test]
     fn shares_are_judged_by_clocks_that_differ() {
