@@ -300,7 +300,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     if held == 0 || !lease_ahead {
         return Intent::Wait;
     }
-    if is_closing && is_in_use(key, now) && !is_acquiring && !key.is_away(now) {
+    if is_closing && (is_in_use(key, now) || is_promised(key, now)) && !is_acquiring && !key.is_away(now) {
         // Tokens of an account that could not be renewed in time are returned when it has closed.
         return if key.pacing.crowded_until().has_come(now) { Intent::Acquire } else { Intent::Wait };
     }
@@ -340,6 +340,13 @@ fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
     let pause = if key.view.has_account() && !key.is_pressed(now) { gcra::PERIOD } else { Micros::ZERO };
     key.demand.idle_for(now) < refill_interval(key.view.rule()).max(pause)
+}
+
+/// Whether a denied client was told to come back within the life of an account, and may still come. It was told so by what this node
+/// holds: were that returned, the store might have lent it to others by then.
+fn is_promised(key: &LeasedKey, now: Instant) -> bool {
+    let comes = |at: Instant| at + refill_interval(key.view.rule()) > now && at <= now + gcra::LEASE_LIFE;
+    key.pacing.promise().is_some_and(|promise| comes(promise.at))
 }
 
 /// Whether the lease is low: a quarter of the latest grants is left, or what is used in two round trips and 3 ms (but
@@ -407,8 +414,10 @@ mod tests {
 
     use super::super::timers::next_timeout;
     use super::*;
+    use crate::core::answer::Resolution;
     use crate::core::call::Counter;
     use crate::core::calls::Waiter;
+    use crate::core::decision::{Reason, Source};
     use crate::core::key::Digest;
     use crate::core::lease::Segment;
     use crate::core::limit::Limit;
@@ -472,6 +481,10 @@ mod tests {
         assert_eq!(look(&key, closing, true, || false), Intent::Acquire);
         key.demand.note_check(NOW);
         assert_eq!(look(&key, closing, true, || false), Intent::GiveBack(40), "nobody has asked for long");
+        let told = Resolution::deny(Reason::Rate, Source::Lease).after(Micros(closing.since(NOW).0 + 1));
+        let denial = key.answer(NOW, 41, told);
+        key.pacing.note_promise(NOW, 41, &denial);
+        assert_eq!(look(&key, closing, true, || false), Intent::Acquire, "a client was told to come right after it");
     }
 
     #[test]
