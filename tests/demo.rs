@@ -1,11 +1,12 @@
 //! `rationd demo --script`: the story is played, each promise has a figure, and each is kept; with the twin, and with a real
 //! redis-server.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::process::without_settings;
+use crate::support::process::{signal, without_settings};
 
 fn demo(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
@@ -59,6 +60,27 @@ fn the_story_keeps_each_promise_with_the_twin() {
 fn the_story_keeps_each_promise_with_a_redis_server() {
     let told = play("redis", "20");
     assert!(told["store"].as_str().expect("text").starts_with("a redis-server"), "{told:#}");
+}
+
+/// A redis-server and its files stayed behind when the terminal of a demo was closed.
+#[test]
+fn a_demo_that_is_ended_by_a_signal_leaves_nothing_behind() {
+    for (name, store) in [("HUP", "redis"), ("TERM", "redis"), ("INT", "twin")] {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+        without_settings(&mut command);
+        let words = ["demo", "--script", "--seconds", "120", "--store", store];
+        command.args(words).env("TMPDIR", temporary.path()).stdout(Stdio::piped());
+        let mut demo = command.spawn().expect("cargo built it");
+        let mut told = BufReader::new(demo.stdout.take().expect("a pipe")).lines();
+        told.next().expect("it tells which store it has").expect("text");
+        let files = || std::fs::read_dir(temporary.path()).expect("a directory").count();
+        assert_eq!(files(), 1, "its files lie there");
+        signal(demo.id(), name);
+        told.for_each(drop);
+        assert_eq!(demo.wait().expect("it ends").code(), Some(1), "{name}: the story was cut short");
+        assert_eq!(files(), 0, "{name}");
+    }
 }
 
 #[test]

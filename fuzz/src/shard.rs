@@ -155,7 +155,8 @@ impl Stage {
                 let (is_settled, is_steady) = (flags & 1 > 0, flags & 2 > 0);
                 let heard = Instant(self.now.0 - u64::from(flags) * 1_000);
                 let round = Micros(200_000);
-                self.shard.handle_fleet(FleetView { live, largest, is_settled, is_steady, heard, round });
+                let settles = if is_settled { heard } else { self.now + round };
+                self.shard.handle_fleet(FleetView { live, largest, is_settled, settles, is_steady, heard, round });
             }
             _ => match bytes.byte() % 4 {
                 0 => self.shard.handle_drain(self.now),

@@ -40,7 +40,7 @@ pub(super) fn show(stage: &mut Stage) -> anyhow::Result<()> {
     let keys = keys();
     let mut told = VecDeque::from([format!("{} nodes serve", stage.alive())]);
     let mut before: Vec<Window> = Vec::new();
-    loop {
+    while !stage.is_over() {
         let view = View::of(stage, &told, &mut before);
         terminal.draw(|frame| view.draw(frame))?;
         match keys.recv_timeout(FRAME) {

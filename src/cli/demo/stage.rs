@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use super::super::args::CaArgs;
 use super::super::cert;
@@ -43,6 +45,8 @@ pub(super) struct Stage {
     /// Carries clients, gates and the twin.
     runtime: Runtime,
     directory: PathBuf,
+    /// Whether somebody has asked to end it: at the keys, by a signal, or by closing the terminal.
+    is_over: watch::Receiver<bool>,
 }
 
 impl Drop for Stage {
@@ -61,8 +65,9 @@ impl Stage {
     /// What keeps it from starting.
     pub(super) fn begin(nodes: usize, kind: Kind) -> anyhow::Result<Self> {
         let directory = std::env::temp_dir().join(format!("rationd-demo-{:x}", clock::random()));
-        fs::create_dir(&directory)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let is_over = signals(&runtime)?;
+        fs::create_dir(&directory)?;
         let store = match Store::start(kind, &directory, runtime.handle()) {
             Ok(store) => store,
             Err(problem) => {
@@ -71,7 +76,7 @@ impl Stage {
             }
         };
         let ledger = Arc::new(Ledger::new(LIMIT, PERIOD_MS));
-        let mut stage = Self { nodes: Vec::new(), ledger, store, cut: None, runtime, directory };
+        let mut stage = Self { nodes: Vec::new(), ledger, store, cut: None, runtime, directory, is_over };
         cert::ca_files(&CaArgs { fleet: FLEET.to_owned(), dir: stage.directory.clone(), days: 1 })?;
         stage.start_nodes(nodes)?;
         Ok(stage)
@@ -179,11 +184,31 @@ impl Stage {
 
     /// Lets time pass; `false`: somebody has asked to end it.
     pub(super) fn wait(&self, span: Duration) -> bool {
+        let mut is_over = self.is_over.clone();
         self.runtime.block_on(async {
             tokio::select! {
                 () = tokio::time::sleep(span) => true,
-                _ = tokio::signal::ctrl_c() => false,
+                _ = is_over.wait_for(|is_over| *is_over) => false,
             }
         })
     }
+
+    /// Whether a signal has asked to end it.
+    pub(super) fn is_over(&self) -> bool {
+        *self.is_over.borrow()
+    }
+}
+
+/// Whether a signal has asked this process to end. By default it would end at once, and leave its store and its files behind.
+fn signals(runtime: &Runtime) -> std::io::Result<watch::Receiver<bool>> {
+    let _context = runtime.enter();
+    let (over, is_over) = watch::channel(false);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut signal, over) = (signal(kind)?, over.clone());
+        runtime.spawn(async move {
+            signal.recv().await;
+            over.send_replace(true);
+        });
+    }
+    Ok(is_over)
 }
