@@ -10,7 +10,7 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
-use super::notes::{Answers, Ids, Life, Lives};
+use super::notes::{Answers, Clocks, Ids, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
@@ -30,7 +30,7 @@ static SHAPES: Exemption = Exemption::new(
     "A sliding window and a bucket tell what is left only at the moment of the call: the second opinion computes it again.",
 );
 static LEAPS: Exemption =
-    Exemption::new("the census of slots that move between clocks that differ", "Periods are by the owner's clock.");
+    Exemption::new("the census of a key, once another clock counts it", "Periods are by the owner's clock.");
 static GROWN: Exemption = Exemption::new(
     "what is asked for where the store counts more nodes than the fleet has heard of",
     "The store counts nodes for a while that are gone, so the fewer count: those that it knows, or those of the fleet. A newcomer is known to the store first.",
@@ -47,7 +47,7 @@ static FORGOTTEN: Exemption = Exemption::new(
 );
 
 static HELD: Exemption = Exemption::new(
-    "what a node holds of several limits or a bucket, or of a window that begins or ends within 20 ms and two timeouts, or that another clock counts",
+    "what a node holds of several limits or a bucket, or of a window that begins or ends within 20 ms and two timeouts, or of a key, once another clock counts it",
     "What it can spend by its own clock when the call arrives nobody else knows so nearly.",
 );
 
@@ -92,8 +92,8 @@ pub(super) struct Fairness {
     asked: Numbered<Asked>,
     /// Nodes ask peers.
     owners: bool,
-    /// Clocks of masters differ, and slots move from one to another.
-    leaps: bool,
+    /// Keys that another clock has counted at once.
+    clocks: Clocks,
     found: Found,
 }
 
@@ -215,7 +215,7 @@ impl Fairness {
             skews: Numbered::default(),
             asked: Numbered::default(),
             owners: setting.plan.daemon.owners,
-            leaps: setting.plan.clocks_leap(),
+            clocks: Clocks::new(&setting.plan),
             found: Found::default(),
         }
     }
@@ -246,7 +246,7 @@ impl Fairness {
     /// What a node holds of the window that is open, at least.
     fn held(&self, moment: Moment, life: Life, key: u32) -> u64 {
         let skew = self.skews.get(key).copied().flatten();
-        let (Some(skew), false) = (skew, HELD.when(self.leaps)) else { return 0 };
+        let (Some(skew), false) = (skew, HELD.when(self.clocks.leapt(key).is_some())) else { return 0 };
         let now = moment.store.0.wrapping_add(skew);
         self.held.get(&(life, key)).map_or(0, |held| held.open(now, self.edge))
     }
@@ -340,6 +340,7 @@ impl Observer for Fairness {
         if !self.is_on {
             return;
         }
+        self.clocks.see(moment, seen);
         match seen {
             Seen::Joined { node, .. } => _ = self.came.insert(*node, moment.at),
             Seen::Left { node, .. } => _ = self.came.remove(node),
@@ -360,7 +361,7 @@ impl Observer for Fairness {
                     self.lent(moment, *key, call, order, grant, ran);
                 }
                 self.count(*key, *node, call, grant);
-                if !LEAPS.when(self.leaps) {
+                if !LEAPS.when(self.clocks.leapt(*key).is_some()) {
                     self.census(moment, *key, call, grant);
                 }
             }
@@ -484,6 +485,20 @@ mod tests {
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
             history.called(&mut checker, 4 * SECOND + 2, 3, 7);
             assert_eq!(checker.violations().len(), seen + 1, "it is half of it for two");
+        }
+    }
+
+    /// Of one of which a slot moves to another clock, and of one of which it does not.
+    #[test]
+    fn nodes_of_a_key_are_counted_until_another_clock_counts_it() {
+        for (ahead, seen) in [(0, 1), (5 * SECOND, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Fairness::new(&history.leaping());
+            history.lent(&mut checker, 1, 0, 1, 1);
+            history.nodes = 2;
+            history.lent(&mut checker, 2, ahead, 2, 1);
+            let counted = checker.violations().iter().filter(|found| found.what.contains("nodes counted"));
+            assert_eq!(counted.count(), seen, "{ahead}: {:?}", checker.violations());
         }
     }
 
