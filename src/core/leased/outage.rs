@@ -5,7 +5,7 @@
 
 use super::key::LeasedKey;
 use super::peers::{DOUBTED, has_windows};
-use super::phase::{Credit, Phase};
+use super::phase::{Credit, GRACE, Phase};
 use crate::core::answer::Resolution;
 use crate::core::call::{Call, Counter, Grant, Op};
 use crate::core::decision::{Decision, Reason, Source};
@@ -20,9 +20,6 @@ use crate::core::usage::Usage;
 
 /// Time after a failure until a key asks its store server again.
 const ASK_AGAIN: Micros = Micros(250_000);
-
-/// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
-pub(super) const GRACE: Micros = Micros(1_000_000);
 
 /// A bucket's share that goes on beside leases of other nodes is charged to the store this often.
 const CHARGE_AGAIN: Micros = Micros(50_000);

@@ -5,7 +5,7 @@
 //! delay a call to the store by a second, and a store that lends in spite of them refutes them for that window.
 
 use super::key::LeasedKey;
-use super::outage::GRACE;
+use super::phase::GRACE;
 use crate::core::answer::{self, Resolution};
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::{FleetView, PastUsage};

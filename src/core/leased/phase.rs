@@ -16,7 +16,10 @@ use super::entitlement::Entitlement;
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
-use crate::core::time::{Instant, Timestamp};
+use crate::core::time::{Instant, Micros, Timestamp};
+
+/// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
+pub(super) const GRACE: Micros = Micros(1_000_000);
 
 /// The phase of a key, what it owes from an outage, and what the store has set aside for one. A key that never had any of it
 /// needs only a pointer.
