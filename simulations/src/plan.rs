@@ -109,7 +109,9 @@ impl Plan {
     #[must_use]
     pub fn checks(&self) -> u64 {
         let span = self.span.0 + self.calm.0;
-        self.demand.iter().map(|demand| demand.rate * span / 1_000_000).sum()
+        let later = |demand: &Demand| if demand.later.0 > 0 { span.saturating_sub(demand.later.0) } else { 0 };
+        let micros = |demand: &Demand| demand.rate * (span - later(demand)) + demand.later_rate * later(demand);
+        self.demand.iter().map(|demand| micros(demand) / 1_000_000).sum()
     }
 
     /// About how long it takes to run, beside others: by its checks, which cost a baseline a script each.
@@ -286,6 +288,10 @@ pub struct Demand {
     pub from: Span,
     /// When it ends; 0: never.
     pub until: Span,
+    /// From when on `later_rate` counts, and not `rate`; 0: never.
+    pub later: Span,
+    /// Checks a second from then on.
+    pub later_rate: u64,
     /// Keys that are asked about.
     pub keys: u32,
     /// How their popularity falls: the exponent of Zipf's law in thousandths; 0: all the same.
@@ -735,6 +741,8 @@ impl Default for Demand {
             shape: Shape::default(),
             from: Span(0),
             until: Span(0),
+            later: Span(0),
+            later_rate: 0,
             keys: 1,
             key_skew: 0,
             churn: Span(0),

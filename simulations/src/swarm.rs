@@ -5,6 +5,7 @@
 //! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
 //! is free of faults. Every second seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
 
+mod calm;
 mod entitled;
 mod faults;
 pub mod membership;
@@ -13,19 +14,11 @@ mod traffic;
 
 use std::ops::RangeInclusive;
 
-use rationd::core::limit::{Algorithm, Limit};
-
 use self::faults::Scene;
 use self::membership::{DEAD_MS, JOIN_MS};
-use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Policy, Redis};
+use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Redis};
 use crate::random::Random;
 use crate::span::Span;
-
-/// Windows that are longer are not waited for in the calm at the end.
-const JUDGED: u64 = 10_000_000;
-
-/// Of shapes that are longer, but for aligned windows, only answers are judged.
-const SHORT: u64 = 3_000_000;
 
 /// Runs without any fault, of a thousand.
 const QUIET: u64 = 100;
@@ -54,25 +47,9 @@ pub fn plan(seed: u64) -> Plan {
             if is_entitled { entitled::change(seed, plan) } else { plan }
         }
     };
-    // Until replicas are back, two seconds until leases flow again, and what is judged then.
-    let judged = plan.policies.iter().map(judged).max().unwrap_or(0);
-    let wanted = plan.longest_recovery().0 + 2_000_000 + judged + 500_000;
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
     let redis = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
-    Plan { calm: plan.calm.max(Span(wanted)), daemon: Daemon { shards, ..plan.daemon }, redis, ..plan }
-}
-
-/// How long it takes to judge a policy when leases flow again: answers come without shares after two of its longest periods, and
-/// within three a window is whole, or three of a shape that has none are watched.
-fn judged(policy: &Policy) -> u64 {
-    let longest = traffic::longest_period(policy);
-    let is_aligned = |text: &String| Limit::parse(text).is_ok_and(|limit| limit.algorithm == Algorithm::Fixed);
-    match &policy.limits[..] {
-        _ if longest > JUDGED => 0,
-        [limit] if is_aligned(limit) => 3 * longest,
-        _ if longest > SHORT => 2 * longest,
-        _ => 3 * longest,
-    }
+    calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, ..plan })
 }
 
 /// In a fifth of the runs replicas lag now more and now less, and in a fifth each script costs something else.
@@ -176,8 +153,10 @@ fn redis(random: &mut Random) -> Redis {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use rationd::core::limit::Limit;
+
     use super::*;
-    use crate::plan::OnStoreLoss;
+    use crate::plan::{OnStoreLoss, Policy};
 
     const SEEDS: u64 = 300;
 

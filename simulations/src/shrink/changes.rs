@@ -43,7 +43,7 @@ pub(super) const HALVES: [Change<Plan>; 6] = [
 ];
 
 /// Of one source of checks.
-pub(super) const DEMAND: [Change<Demand>; 13] = [
+pub(super) const DEMAND: [Change<Demand>; 14] = [
     |demand| demand.spread = Spread::Even,
     |demand| demand.shape = Shape::Steady,
     |demand| demand.keys = 1,
@@ -56,6 +56,7 @@ pub(super) const DEMAND: [Change<Demand>; 13] = [
     |demand| demand.holds = 0,
     |demand| demand.patience = Span(0),
     |demand| demand.until = Span(0),
+    |demand| (demand.later, demand.later_rate) = (Span(0), 0),
     |demand| demand.rate = demand.rate.div_ceil(2),
 ];
 

@@ -88,10 +88,12 @@ impl Demand {
 
     /// When the next check comes, in microseconds; `None` when there is none any more.
     pub(super) fn next(&mut self) -> Option<u64> {
-        if self.plan.rate == 0 || self.factor == 0 {
+        let is_later = self.plan.later.0 > 0 && self.next / 1_000 >= self.plan.later.0;
+        let rate = if is_later { self.plan.later_rate } else { self.plan.rate };
+        if rate == 0 || self.factor == 0 {
             return None;
         }
-        let mean = 1_000_000_000_000 / (self.plan.rate * self.factor).max(1); // nanoseconds
+        let mean = 1_000_000_000_000 / (rate * self.factor).max(1); // nanoseconds
         match self.plan.shape {
             Shape::Steady => self.next += mean,
             Shape::Poisson => self.next += self.random.exponential(mean),
@@ -212,6 +214,16 @@ mod tests {
             let seen = count(shape, 1_000, 10);
             assert!(seen.abs_diff(wanted) < wanted / 20, "{shape:?}: {seen}");
         }
+    }
+
+    #[test]
+    fn another_rate_counts_later() {
+        let plan = DemandPlan { rate: 1_000, later: Span::secs(4), later_rate: 100, ..DemandPlan::default() };
+        let mut demand = Demand::new(&plan, 3, 0);
+        let times: Vec<u64> = std::iter::from_fn(|| demand.next().filter(|at| *at < 10_000_000)).collect();
+        let before = times.iter().filter(|at| **at < 4_000_000).count();
+        assert!(before.abs_diff(4_000) < 200, "{before}");
+        assert!((times.len() - before).abs_diff(600) < 80, "{} later", times.len() - before);
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! The calm at the end: as long as it takes to judge that leases flow again and that limits are used, with no more checks than
+//! that takes.
+
+use rationd::core::limit::{Algorithm, Limit};
+
+use super::traffic;
+use crate::plan::{Demand, Plan, Policy, Shape};
+use crate::span::Span;
+
+/// Windows that are longer are not waited for.
+const JUDGED: u64 = 10_000_000;
+
+/// Of shapes that are longer, but for aligned windows, only answers are judged.
+const SHORT: u64 = 3_000_000;
+
+/// Whether a limit is used can be seen of a key that is asked for a fifth more than comes. Chance makes windows uneven: where less
+/// than this is asked for, in tenths of what comes, it is never seen, and where more than that, of most windows.
+const LEAST: u64 = 6;
+const PLENTY: u64 = 30;
+
+/// What is never as much as its limit is asked for so many times less: answers are judged all the same.
+const FEWER: u64 = 4;
+
+/// Checks a second at least, as chance makes windows of few checks more uneven.
+const FEWEST: u64 = 60;
+
+/// The same plan with a calm that is long enough. In what is added to it checks are as many as are judged, because most of a run
+/// would be calm otherwise, in which hardly anything goes wrong.
+pub(super) fn lengthened(plan: Plan) -> Plan {
+    // Until replicas are back, two seconds until leases flow again, and what is judged then.
+    let judged = plan.policies.iter().map(judged).max().unwrap_or(0);
+    let calm = Span(plan.longest_recovery().0 + 2_000_000 + judged + 500_000);
+    if calm <= plan.calm {
+        return plan;
+    }
+    let later = Span(plan.span.0 + plan.calm.0);
+    let rate = |demand: &Demand| plan.policies.get(demand.policy as usize).map(|policy| enough(demand, policy));
+    let thinned = |demand: &Demand| match rate(demand) {
+        Some(rate) if rate < demand.rate => Demand { later, later_rate: rate, ..demand.clone() },
+        _ => demand.clone(),
+    };
+    Plan { calm, demand: plan.demand.iter().map(thinned).collect(), ..plan }
+}
+
+/// How long it takes to judge a policy when leases flow again: answers come without shares after two of its longest periods, and
+/// within three a window is whole, or three of a shape that has none are watched.
+fn judged(policy: &Policy) -> u64 {
+    let longest = traffic::longest_period(policy);
+    let is_aligned = |text: &String| Limit::parse(text).is_ok_and(|limit| limit.algorithm == Algorithm::Fixed);
+    match &policy.limits[..] {
+        _ if longest > JUDGED => 0,
+        [limit] if is_aligned(limit) => 3 * longest,
+        _ if longest > SHORT => 2 * longest,
+        _ => 3 * longest,
+    }
+}
+
+/// Checks a second that are enough to judge a demand: of slots, which are taken for a while, all.
+fn enough(demand: &Demand, policy: &Policy) -> u64 {
+    let limits: Vec<_> = policy.limits.iter().filter_map(|text| Limit::parse(text).ok()).collect();
+    if limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
+        return demand.rate;
+    }
+    // Thousandths of tokens a second: what comes to a key, and what the hottest one is asked for.
+    let comes = limits.iter().map(|limit| limit.count * 1_000_000_000 / limit.period.0).min().unwrap_or(0);
+    let cost = u64::from(demand.cost_from.clamp(1, demand.cost.max(1)) + demand.cost.max(1)) / 2; // rounded down
+    let on = match demand.shape {
+        Shape::OnOff { on, off } => on.0 * 1_000 / (on.0 + off.0).max(1),
+        Shape::Steady | Shape::Poisson | Shape::Diurnal { .. } => 1_000,
+    };
+    let asked = demand.rate * cost.max(1) * hottest(demand) * on / 1_000;
+    let enough = match () {
+        () if asked * 10 > comes * PLENTY => (demand.rate * comes * PLENTY).div_ceil(asked * 10),
+        () if asked * 10 < comes * LEAST => demand.rate / FEWER,
+        () => demand.rate,
+    };
+    enough.max(FEWEST)
+}
+
+/// Of a thousand checks, those of the hottest key.
+fn hottest(demand: &Demand) -> u64 {
+    let weight = |rank: u32| f64::from(rank + 1).powf(-f64::from(demand.key_skew) / 1e3);
+    (1e3 / (0..demand.keys.max(1)).map(weight).sum::<f64>()).ceil() as u64 // at most 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(limit: &str, rate: u64, keys: u32) -> Plan {
+        Plan {
+            span: Span::secs(3),
+            calm: Span::secs(4),
+            policies: vec![Policy { limits: vec![limit.into()], ..Policy::default() }],
+            demand: vec![Demand { rate, keys, ..Demand::default() }],
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn three_windows_are_waited_for_and_asked_for_as_much_as_shows_their_use() {
+        let plan = lengthened(plan("100/5s fixed", 1_000, 2));
+        assert!(plan.calm >= Span::secs(17) && plan.calm < Span::secs(25), "{:?}", plan.calm);
+        // 20 a second come to each of two keys.
+        assert_eq!((plan.demand[0].later, plan.demand[0].later_rate), (Span::secs(7), 120));
+    }
+
+    #[test]
+    fn what_never_uses_its_limit_is_asked_for_less() {
+        let seldom = lengthened(plan("100/5s fixed", 1_000, 200));
+        assert_eq!(seldom.demand[0].later_rate, 250);
+        let hot = Demand { key_skew: 1_500, ..plan("100/5s fixed", 1_000, 200).demand[0].clone() };
+        let later = lengthened(Plan { demand: vec![hot], ..plan("100/5s fixed", 1_000, 200) }).demand[0].later_rate;
+        assert!((120..220).contains(&later), "the hottest key has two checks of five: {later}");
+    }
+
+    #[test]
+    fn what_is_just_enough_stays_and_so_does_a_calm_that_is_long_enough() {
+        let just = plan("100/5s fixed", 35, 1);
+        assert_eq!(lengthened(just.clone()).demand, just.demand);
+        let short = plan("100/10ms fixed", 100_000, 1);
+        assert_eq!(lengthened(short.clone()), short);
+        let slots = plan("9 concurrent", 1_000, 2);
+        assert_eq!(lengthened(slots.clone()).demand, slots.demand);
+    }
+}
