@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, OPEN, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -17,8 +17,8 @@ use super::notes::{Lives, Refunds};
 use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use super::{Found, SAME, counted};
-use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
+use crate::maps::{Map, Numbered, Set};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static SHARES: Exemption = Exemption::new(
@@ -116,8 +116,10 @@ pub(super) struct Bound {
     trip: u64,
     /// When an acquire was first sent that has not been answered yet, by node and id.
     sent: Map<(u32, u64), u64>,
-    /// Refunds that no call has taken along yet, and the windows that they were asked in.
-    asked: Refunds<Vec<u64>>,
+    /// Refunds that no call has taken along yet: whether what a hold was too much, and the windows that they were asked in.
+    asked: Refunds<(bool, Vec<u64>)>,
+    /// Requests that give back what a hold was too much, until they are made.
+    of_holds: Set<u64>,
     lives: Lives,
     found: Found,
 }
@@ -137,6 +139,7 @@ impl Bound {
             trip: TRIP.forgives(trip),
             sent: Map::default(),
             asked: Refunds::default(),
+            of_holds: Set::default(),
             lives: Lives::default(),
             found: Found::default(),
         }
@@ -204,6 +207,18 @@ impl Bound {
     fn refunded(&mut self, moment: Moment, request: &Request) {
         let skew = self.keys.get(request.key).and_then(|key| key.skew).unwrap_or(0);
         self.forgive(&REFUNDED, request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
+    }
+
+    /// A call takes refunds to the store: those of holds, which say what they were charged in, or those of any window. What was
+    /// asked in windows that are over is credited to others for sure.
+    fn leaves(&mut self, node: u32, key: u32, id: u64, is_of_hold: bool) {
+        let (life, asked, state) = (self.lives.of(node), &mut self.asked, self.keys.of(key));
+        let windows = state.windows();
+        state.refunds.entry((node, id)).or_insert_with(|| {
+            let asked = asked.leave(life, key, |(of_hold, _)| *of_hold == is_of_hold);
+            let are_same = !asked.is_empty() && asked.iter().all(|(_, asked)| *asked == windows);
+            if are_same { windows } else { Vec::new() }
+        });
     }
 
     /// It was credited to the store's windows of now, which may be others than those it was asked in.
@@ -390,22 +405,22 @@ impl Bound {
         match seen {
             Seen::Asked(request) if request.kind == Kind::Refund => {
                 self.refunded(moment, request);
-                let windows = self.keys.of(request.key).windows();
-                self.asked.ask(self.lives.of(request.node), request, windows);
+                let note = (self.of_holds.remove(&request.id), self.keys.of(request.key).windows());
+                self.asked.ask(self.lives.of(request.node), request, note);
+            }
+            Seen::Hold(_, Holding::Asks(request)) if request.kind == Kind::Refund => {
+                self.of_holds.insert(request.id);
             }
             Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
                 self.asked.decide(self.lives.of(request.node), request);
             }
-            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
-                let (life, asked) = (self.lives.of(*node), &mut self.asked);
-                let state = self.keys.of(*key);
-                let windows = state.windows();
-                state.refunds.entry((*node, call.id)).or_insert_with(|| {
-                    // What was asked in windows that are over is credited to others for sure.
-                    let are_same = asked.leave(life, *key, |_| true).iter().all(|asked| *asked == windows);
-                    if are_same { windows } else { Vec::new() }
-                });
-            }
+            Seen::Called { node, key, call, .. } => match &call.op {
+                Op::Refund { windows: charged, .. } => self.leaves(*node, *key, call.id, *charged != OPEN),
+                Op::Acquire(_) => {
+                    self.sent.entry((*node, call.id)).or_insert(moment.at);
+                }
+                _ => {}
+            },
             Seen::Answered { request, store, .. } if request.kind == Kind::Reset && self.resets_alone => {
                 self.forgive(&LOST, request.key, store.0, whole);
             }
@@ -462,9 +477,6 @@ impl Bound {
                 if !stale {
                     self.shown(*key, call, &counted(call, grant, ran));
                 }
-            }
-            Seen::Called { node, call, .. } if matches!(call.op, Op::Acquire(_)) => {
-                self.sent.entry((*node, call.id)).or_insert(moment.at);
             }
             Seen::Settled { node, key, call, grant: Some(grant), .. } => {
                 if let (Op::Acquire(order), Some(sent)) = (&call.op, self.sent.remove(&(*node, call.id))) {
@@ -544,6 +556,26 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 4, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    /// Both leave at once, after the window in which the one of any window was asked for.
+    #[test]
+    fn a_refund_of_any_window_beside_one_of_a_hold_is_forgiven_where_it_is_credited() {
+        for (taken, most) in [(4, 17), (0, 13)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Bound::new(&history.setting());
+            history.check(&mut checker, 0, 1, Source::Lease, true);
+            history.refund_waits(&mut checker, 1, 4, false);
+            history.check(&mut checker, SECOND, 1, Source::Lease, true);
+            history.refund_waits(&mut checker, SECOND + 1, 3, true);
+            history.refund_leaves(&mut checker, SECOND + 2, 9, Some(2 * SECOND));
+            history.refund_leaves(&mut checker, SECOND + 2, 11, None);
+            history.refund_runs(&mut checker, SECOND + 3, [11, 4, taken]);
+            history.check(&mut checker, SECOND + 4, most - 1, Source::Lease, true);
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.check(&mut checker, SECOND + 5, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), 1, "{taken} were credited");
+        }
     }
 
     #[test]

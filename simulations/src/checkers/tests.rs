@@ -10,7 +10,7 @@ use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
-use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
+use crate::observe::{Holding, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
 use crate::plan::{Fault, Plan, Policy, What};
 use crate::span::Span;
 
@@ -18,6 +18,13 @@ pub(super) const SECOND: u64 = 1_000_000;
 
 /// A whole second of the store's clock.
 const START: u64 = 1_800_000_000_000_000;
+
+/// Takes note of nothing.
+struct Deaf;
+
+impl Observer for Deaf {
+    fn see(&mut self, _: Moment, _: &Seen<'_>) {}
+}
 
 /// Makes events, one after another.
 pub(super) struct History {
@@ -254,6 +261,33 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
         let grant = self.grant(at, cost.into());
         self.ran(observer, at, &call, &grant);
+    }
+
+    /// A refund is asked for, of a hold or of any window, and waits for a call.
+    pub(super) fn refund_waits(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, of_hold: bool) {
+        let request = Request { kind: Kind::Refund, cost, id: self.id + 1, ..self.ask(&mut Deaf, at) };
+        if of_hold {
+            self.see(observer, at, &Seen::Hold(1, Holding::Asks(&request)));
+        }
+        self.see(observer, at, &Seen::Asked(&request));
+    }
+
+    /// A call leaves that takes refunds to the store, of the window that ends so much after the start, or of any.
+    pub(super) fn refund_leaves(&mut self, observer: &mut dyn Observer, at: u64, id: u64, ends: Option<u64>) {
+        let call = self.refunding(id, 1, ends);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    /// The store executes it.
+    pub(super) fn refund_runs(&mut self, observer: &mut dyn Observer, at: u64, [id, cost, taken]: [u64; 3]) {
+        let (call, grant) = (self.refunding(id, cost, None), self.grant(at, taken));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    fn refunding(&self, id: u64, amount: u64, ends: Option<u64>) -> Call {
+        let mut windows = OPEN;
+        windows[0] = ends.map_or(Timestamp::NONE, |ends| Timestamp(START + ends));
+        Call { op: Op::Refund { amount, windows }, ..self.acquire(id, 1) }
     }
 
     /// The store executes that call once more, or too late.

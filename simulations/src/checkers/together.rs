@@ -60,7 +60,7 @@ static LIARS: Exemption = Exemption::new(
 );
 static FORGETFUL: Exemption = Exemption::new(
     "a key that the store has forgotten, for two periods",
-    "It lends again what peers know to be spent: the most that it showed counts, and that it has lent refutes nobody.",
+    "It lends again what peers know to be spent: all that it lent of the window counts, before and since, or the most that it showed, and that it has lent refutes nobody.",
 );
 static ASIDE: Exemption = Exemption::new(
     "what is set aside of a key for nodes without the store, once that has lost something of the key, or another clock counts it",
@@ -162,6 +162,8 @@ pub(super) struct Together {
     /// What was admitted of windows, and what the store has shown to be used: in its last answer, and the most.
     admitted: Map<Place, u64>,
     shown: Map<Place, (u64, u64)>,
+    /// What the store has lent of windows and not got back, whatever it has forgotten meanwhile.
+    lent: Map<Place, u64>,
     /// By key and place: the latest ends of windows from the first request.
     opened: Map<(u32, usize), VecDeque<u64>>,
     /// By node: windows of which it has denied by what peers told, and whether the store has lent of them since.
@@ -205,6 +207,7 @@ impl Together {
             rules: setting.rules.clone(),
             admitted: Map::default(),
             shown: Map::default(),
+            lent: Map::default(),
             opened: Map::default(),
             refuted: Map::default(),
             forgot: Map::default(),
@@ -298,6 +301,7 @@ impl Together {
     /// What the store shows.
     fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
         for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
+            self.moved(key, (index, limit), counter.at.0, call, grant);
             let Some(place) = Self::place(key, index, limit, counter.at.0) else { continue };
             let (last, most) = self.shown.entry(place).or_default();
             (*last, *most) = (counter.used, counter.used.max(*most));
@@ -312,6 +316,22 @@ impl Together {
         if call.op == Op::Reset {
             self.forgot.insert(key, moment.at);
         }
+    }
+
+    /// What the store lends, or gets back, of a limit whose window it counts as that `at`.
+    fn moved(&mut self, key: u32, (index, limit): (usize, &Limit), at: u64, call: &Call, grant: &Grant) {
+        let at = match &call.op {
+            Op::Acquire(order) if order.window.is_next() => at + limit.period.0,
+            Op::Return { windows, .. } => windows[index].0,
+            _ => at,
+        };
+        let Some(place) = Self::place(key, index, limit, at).filter(|_| !grant.replayed && !grant.outdated) else { return };
+        let lent = self.lent.entry(place).or_default();
+        *lent = match call.op {
+            Op::Acquire(_) => *lent + grant.granted,
+            Op::Return { .. } | Op::Refund { .. } => lent.saturating_sub(grant.granted),
+            _ => *lent,
+        };
     }
 
     /// Of windows whose checks were denied by what peers told, the store has lent.
@@ -358,8 +378,9 @@ impl Together {
             for place in open {
                 let admitted = self.admitted.get(&place).copied().unwrap_or(0);
                 let (last, most) = self.shown.get(&place).copied().unwrap_or_default();
-                // A store that forgets shows less than there was; peers know of that.
-                let shown = if forgot { most } else { last };
+                // A store that forgets shows less than there was; peers know of that, and of what it lent since.
+                let lent = self.lent.get(&place).copied().unwrap_or(0);
+                let shown = if forgot { most.max(lent) } else { last };
                 let shared = self.shared.get(&place).copied().unwrap_or(0);
                 let is_told = shown >= limit.count || LOANS.when(self.owners && shown + shared >= limit.count);
                 if admitted >= limit.count || is_told {
@@ -568,6 +589,22 @@ mod tests {
             history.executed(&mut checker, SECOND / 5, 2);
             history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// It had shown 60 of 100 when it lost them: what it lent since, less what came back, makes them as many or not.
+    #[test]
+    fn what_was_lent_before_a_loss_and_since_is_a_reason_to_deny() {
+        for (since, back, seen) in [(40, 0, 0), (39, 0, 1), (50, 10, 0), (50, 11, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            history.lent(&mut checker, SECOND / 10, 0, 1, 60);
+            let store = Timestamp(1_800_000_000_000_000 + SECOND / 5);
+            history.see(&mut checker, SECOND / 5, &Seen::Lost { key: 0, store });
+            history.lent(&mut checker, SECOND / 4, 0, 2, since);
+            history.handed_back(&mut checker, SECOND / 3, back, back);
+            history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
+            assert_eq!(checker.violations().len(), seen, "{since} {back}: {:?}", checker.violations());
         }
     }
 
