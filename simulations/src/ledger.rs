@@ -27,8 +27,8 @@ use self::book::{Book, Entry, Sums};
 pub use self::figures::{Figures, Tokens};
 use self::fleet::Fleet;
 pub use self::histogram::Histogram;
+pub use self::judge::{Measured, percent, thousandths};
 use self::judge::{part_used, ratio};
-pub use self::judge::{percent, thousandths};
 use self::peak::WHOLE;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
 
@@ -135,6 +135,7 @@ impl Ledger {
             burst_over: peaks.burst.saturating_sub(WHOLE),
             bursts_over: peaks.bursts_over,
             fairness: fleet.fairness(),
+            told_per_second: ratio(fleet.most_told(), self.now.saturating_sub(self.warm), 1_000_000),
             nodes: fleet.most(),
             tokens: fleet.tokens(),
         }
@@ -194,7 +195,7 @@ impl Ledger {
 
 impl Observer for Ledger {
     fn minds(&self, topic: Topic) -> bool {
-        topic == Topic::Audit
+        matches!(topic, Topic::Audit | Topic::Told)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -212,6 +213,7 @@ impl Observer for Ledger {
             Seen::Joined { node, .. } => self.fleet.join(node, moment.at, self.warm),
             Seen::Left { .. } => self.fleet.leave(moment.at, self.warm),
             Seen::Audit { node, ref balance, .. } => self.fleet.audit(node, balance),
+            Seen::Told { from, frames, .. } if self.is_warm() => self.fleet.tell(from, frames.len() as u64),
             Seen::Over => self.fleet.pass(moment.at, self.warm),
             _ => {}
         }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`scenario`], [`swarm`], [`shrink`] | plans: from files, from a seed, from one that fails |
+//! | [`set`] | what a design says must be shown, as rows of scenarios |
 //! | [`random`], [`maps`] | streams of randomness from a seed; maps that repeat themselves |
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
@@ -39,6 +40,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod series;
+pub mod set;
 pub mod shards;
 pub mod shrink;
 pub mod span;

@@ -94,7 +94,8 @@ impl Bug {
 }
 
 /// Bugs of what the store sets aside for nodes that may lose it.
-const ENTITLED: [Mutant; 2] = [Mutant::LapsedEntitlementSpent, Mutant::ShareAfterAcquire];
+const ENTITLED: [Mutant; 3] =
+    [Mutant::LapsedEntitlementSpent, Mutant::ShareAfterAcquire, Mutant::UnansweredAcquireForgotten];
 const ENTITLED_SCRIPTS: [&str; 10] = [
     "set-aside-for-nobody",
     "lowered-entitlement-freed",
@@ -109,7 +110,7 @@ const ENTITLED_SCRIPTS: [&str; 10] = [
 ];
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 13] = [
+const LENDING: [Mutant; 23] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -123,6 +124,16 @@ const LENDING: [Mutant; 13] = [
     Mutant::NoStoreForgotten,
     Mutant::NeverTriedAgain,
     Mutant::ShareBeforeRelay,
+    Mutant::LendsWhatLapses,
+    Mutant::LendsTooLate,
+    Mutant::TriesWithoutPause,
+    Mutant::TriedAgainAtOnce,
+    Mutant::LargeFleetTriesAsOften,
+    Mutant::ShareBesideLoans,
+    Mutant::LendersInARow,
+    Mutant::LateForgotten,
+    Mutant::LoanOfAnotherWindow,
+    Mutant::WaitsForPeersAlone,
 ];
 
 static SCRIPTS: [ScriptBug; 47] = [

@@ -280,6 +280,8 @@ pub enum Seen<'a> {
         incarnation: u64,
         /// The key.
         key: u32,
+        /// Who asked, in which incarnation.
+        peer: (u32, u64),
         /// What for.
         ask: &'a Ask,
     },

@@ -78,6 +78,7 @@ impl Plan {
             first: goal.first.or(expect.first),
             false_denials: goal.false_denials.or(expect.false_denials),
             herd_back: goal.herd_back.or(expect.herd_back),
+            told: goal.told.or(expect.told),
         }
     }
 
@@ -650,6 +651,8 @@ pub struct Expect {
     /// Most store calls in the first second in which nodes reach the store again, in thousandths of those in a second
     /// before they lost it.
     pub herd_back: Option<u32>,
+    /// Most bytes a second that come to peers of what one node tells of usage.
+    pub told: Option<u32>,
 }
 
 impl Default for Plan {

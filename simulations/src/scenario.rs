@@ -79,16 +79,19 @@ pub fn bugs() -> PathBuf {
 /// A file that cannot be read, that is no plan, or a plan that makes no sense.
 pub fn load(path: &Path) -> Result<Plan, ScenarioError> {
     let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::File { path: path.into(), source })?;
-    let mut plan: Plan = toml::from_str(&text).map_err(|error| {
-        let before = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = 1 + text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count();
-        ScenarioError::Parse { path: path.into(), line, problem: error.message().trim().replace('\n', ", ") }
-    })?;
+    let mut plan: Plan = toml::from_str(&text).map_err(|error| parse_error(path, &text, &error))?;
     if let Some(stem) = path.file_stem() {
         plan.name = stem.to_string_lossy().into_owned();
     }
     check(&plan).map_err(|problem| ScenarioError::Plan { path: path.into(), problem })?;
     Ok(plan)
+}
+
+/// Where in a file the text is that cannot be read, and why.
+pub(crate) fn parse_error(path: &Path, text: &str, error: &toml::de::Error) -> ScenarioError {
+    let before = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = 1 + text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count();
+    ScenarioError::Parse { path: path.into(), line, problem: error.message().trim().replace('\n', ", ") }
 }
 
 /// Reads a file by its path, or by its name among the scenarios and the bugs.
@@ -192,13 +195,13 @@ fn place(policy: u32, policies: usize) -> Result<(), String> {
 }
 
 /// Next to the sources, wherever the command is called from.
-fn home(directory: &str) -> PathBuf {
+pub(crate) fn home(directory: &str) -> PathBuf {
     let below = Path::new("simulations").join(directory);
     if below.is_dir() { below } else { Path::new(env!("CARGO_MANIFEST_DIR")).join(directory) }
 }
 
 /// The TOML files of a directory by their names.
-fn files(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));

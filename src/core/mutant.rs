@@ -199,6 +199,28 @@ mutants! {
         "A peer that could not reach the store is not asked again while this node cannot, either: over.";
     ShareBeforeRelay, "share-before-relay":
         "A node that has lost the store goes by its share, though a peer would lend: over.";
+    LendsWhatLapses, "lends-what-lapses":
+        "Of several limits a peer lends tokens of a second that ends on their way, and they are missing in the hour: asking, used.";
+    LendsTooLate, "lends-too-late":
+        "A peer lends to who has stopped waiting for it, and what it lent is lost: asking, store calls.";
+    TriesWithoutPause, "tries-without-pause":
+        "Beside each check that the share answers a peer is tried that has had no store: asking.";
+    TriedAgainAtOnce, "tried-again-at-once":
+        "A peer that has just said that it has no store is tried once more, and not a second later: asking.";
+    LargeFleetTriesAsOften, "large-fleet-tries-as-often":
+        "In a fleet of many nodes for each owner a node tries owners as often as in a small one: asking.";
+    ShareBesideLoans, "share-beside-loans":
+        "A share has all of a window in which peers have lent: asking, over.";
+    LendersInARow, "lenders-in-a-row":
+        "For peers that wait for a key a node asks other peers: asking.";
+    UnansweredAcquireForgotten, "unanswered-acquire-forgotten":
+        "What is set aside for a node it spends in a window for which it has asked, where the answer never came: entitled, bound.";
+    LateForgotten, "late-forgotten":
+        "Checks wait for a peer that has not answered three times in a row: asking, answers.";
+    LoanOfAnotherWindow, "loan-of-another-window":
+        "What a peer counted in a window that has ended since counts as of the next: truth in headers, evidence.";
+    WaitsForPeersAlone, "waits-for-peers-alone":
+        "A check waits for a peer for as long as it may, and no time is left for the store: asking, answers.";
     IdsStartAnew, "ids-start-anew":
         "After a restart call ids begin at 1 again, and the store takes acquires for repeats: liveness, at most once.";
 }

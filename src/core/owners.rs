@@ -202,12 +202,14 @@ impl Owners {
     /// it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
     /// one that refuses again is left out for a second.
     pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<Origin> {
-        if now < self.next_trial || on(Mutant::NeverTriedAgain) {
+        let is_too_soon = now < self.next_trial && !on(Mutant::TriesWithoutPause);
+        if is_too_soon || on(Mutant::NeverTriedAgain) {
             return None;
         }
-        let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
+        let open = self.peers.iter().filter(|peer| peer.is_open(now, rule) || on(Mutant::TriedAgainAtOnce));
         let tried = open.min_by_key(|peer| (peer.left_out, peer.candidate.peer))?.candidate.peer;
-        self.next_trial = now + Micros(TRIAL_PAUSE.0 * self.crowd);
+        let crowd = if on(Mutant::LargeFleetTriesAsOften) { 1 } else { self.crowd };
+        self.next_trial = now + Micros(TRIAL_PAUSE.0 * crowd);
         Some(tried)
     }
 
@@ -260,7 +262,7 @@ impl Owners {
             return;
         }
         peer.late = (peer.late + 1).min(LATE);
-        if peer.late == LATE {
+        if peer.late == LATE && !on(Mutant::LateForgotten) {
             peer.left_out = Due::at(now + LEFT_OUT);
         }
     }

@@ -312,7 +312,7 @@ impl Observer for Lending {
                     self.asks_who_has_none(moment, (*node, *incarnation), *key, *peer);
                 }
             }
-            Seen::PeerWaits { node, incarnation, key, ask } => {
+            Seen::PeerWaits { node, incarnation, key, ask, .. } => {
                 self.busy.insert(((*node, *incarnation), *key), moment.at);
                 self.waits(moment, (*node, *incarnation), *key, ask);
             }

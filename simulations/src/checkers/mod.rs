@@ -31,6 +31,7 @@
 //! | `permits.rs` | **bound**, **conservation**, **plenty** of concurrent limits |
 //! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
+mod asking;
 mod books;
 mod bound;
 mod bucket;
@@ -129,6 +130,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(plenty::Plenty::new(setting)),
         Box::new(flights::Flights::new(setting)),
         Box::new(lending::Lending::new(setting)),
+        Box::new(asking::Asking::new(setting)),
         Box::new(telling::Telling::phased(setting)),
         Box::new(turns::Turns::phased(setting)),
         Box::new(reporting::Reporting::new(setting)),
@@ -149,7 +151,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 33] {
+pub fn sheets() -> [&'static Sheet; 34] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -169,6 +171,7 @@ pub fn sheets() -> [&'static Sheet; 33] {
         &plenty::SHEET,
         &flights::SHEET,
         &lending::SHEET,
+        &asking::SHEET,
         &telling::SHEET,
         &turns::SHEET,
         &reporting::SHEET,

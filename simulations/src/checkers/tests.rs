@@ -17,7 +17,7 @@ use crate::span::Span;
 pub(super) const SECOND: u64 = 1_000_000;
 
 /// A whole second of the store's clock.
-const START: u64 = 1_800_000_000_000_000;
+pub(super) const START: u64 = 1_800_000_000_000_000;
 
 /// Takes note of nothing.
 struct Deaf;

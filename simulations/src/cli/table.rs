@@ -3,6 +3,8 @@
 //! Two tables in Markdown. Cells of the first are `measured (goal)`, and `!` where the goal is
 //! missed; cells of the second are `used %, calls per 1000, over %`. Rows of the first are printed as
 //! their runs end, of which the longest are begun last; the second is in the order of the scenarios.
+//!
+//! With `--set` it is one table instead: what a design asks for, row by row, beside what was measured before it was built.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +14,13 @@ use super::many::{Many, longest_last};
 use super::output::say;
 use super::progress::Progress;
 use super::{Common, Verdict, run};
-use crate::ledger::{Figures, thousandths};
+use crate::ledger::{Figures, Measured, thousandths};
 use crate::outcome::Outcome;
 use crate::plan::{Brain, Expect, Plan};
 use crate::run::Detail;
+use crate::set::{Case, Row, Set};
 use crate::span::Span;
-use crate::{report, scenario};
+use crate::{report, scenario, set};
 
 /// Whom to compare with.
 const BASELINES: [(&str, Brain); 6] = [
@@ -38,6 +41,9 @@ pub(super) struct Table {
     /// Scenarios; otherwise all.
     #[arg(value_name = "FILE|NAME|DIR")]
     what: Vec<String>,
+    /// What a design says must be shown, row by row (simulations/sets).
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["what", "baselines", "no_baselines"])]
+    set: Option<String>,
     /// Run the baselines, too (the default).
     #[arg(long, overrides_with = "no_baselines")]
     baselines: bool,
@@ -50,6 +56,9 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
+        if let Some(name) = &self.set {
+            return self.show(&set::find(name)?);
+        }
         let scenarios = match self.what.as_slice() {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
@@ -84,7 +93,7 @@ impl Table {
         let plan = |place: u64| Some(plans[*order.get(place as usize)?].clone());
         let many = Many { plan: &plan, jobs: self.common.jobs, detail: Detail::Figures, twice: false };
         many.run_as_they_end(&mut |place, outcome| {
-            if outcome.plan.brain == Brain::Rationd {
+            if outcome.plan.brain == Brain::Rationd && self.set.is_none() {
                 progress.print(row(&outcome));
             }
             outcomes.insert(order[place as usize], outcome);
@@ -94,15 +103,65 @@ impl Table {
         Ok(outcomes.into_values().collect())
     }
 
+    /// The table of a set. What misses its goal is marked, and is no failure; what is expected of its scenario is.
+    fn show(&self, set: &Set) -> anyhow::Result<Verdict> {
+        let names = set.scenarios().into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let outcomes = self.run(&run::plans(&names)?)?;
+        say!("# {}\n", set.about);
+        say!("| what must be shown | scenario | figure | before | goal | now | |");
+        say!("|---|---|---|---|---|---|---|");
+        let (mut met, mut all) = (0, 0);
+        for row in &set.rows {
+            for case in &row.cases {
+                let outcome = outcomes.iter().find(|outcome| outcome.plan.name == case.scenario);
+                let Some(outcome) = outcome else { continue };
+                for measured in cells(case, outcome) {
+                    (met, all) = (met + u64::from(measured.is_met), all + 1);
+                    say!("{}", line(row, case, &measured));
+                }
+            }
+        }
+        say!("");
+        set.rows.iter().filter_map(|row| Some((&row.what, row.elsewhere.as_ref()?))).for_each(|(what, elsewhere)| {
+            say!("{what}: {elsewhere}");
+        });
+        say!("\n{met} of {all} goals are met.");
+        let bad: Vec<_> = outcomes.iter().filter(|outcome| !outcome.is_good()).collect();
+        bad.iter().for_each(|outcome| say!("{outcome}"));
+        if let Some(directory) = &self.common.report {
+            report::write(directory, &outcomes)?;
+        }
+        Ok(Verdict::of(bad.len() as u64))
+    }
+
     /// A scenario, and the same for each baseline, of which nothing is expected.
     fn brains(&self, plan: &Plan) -> Vec<Plan> {
         let others = BASELINES.iter().map(|(_, brain)| {
             let nothing = Expect::default();
             Plan { brain: *brain, expect: nothing, goal: nothing, ..plan.clone() }
         });
-        let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && plan.checks() <= MOST;
+        let is_compared =
+            !self.no_baselines && self.set.is_none() && plan.brain == Brain::Rationd && plan.checks() <= MOST;
         std::iter::once(plan.clone()).chain(others.filter(|_| is_compared)).collect()
     }
+}
+
+/// What was measured of a case: the invariant that it is about, and each bound of its goal.
+fn cells(case: &Case, outcome: &Outcome) -> Vec<Measured> {
+    let broken = |invariant: &String| {
+        let broken = outcome.violations.iter().filter(|violation| violation.invariant == invariant).count();
+        Measured { name: "broken", wanted: format!("0 × {invariant}"), seen: broken.to_string(), is_met: broken == 0 }
+    };
+    case.invariant.iter().map(broken).chain(case.goal.measured(&outcome.figures)).collect()
+}
+
+/// A line of a set's table.
+fn line(row: &Row, case: &Case, measured: &Measured) -> String {
+    let what = [&*row.what, &*case.what].into_iter().filter(|what| !what.is_empty()).collect::<Vec<_>>().join(": ");
+    let before = case.before.get(measured.name).map_or("–", |before| before);
+    let Measured { name, wanted, seen, is_met } = measured;
+    let mark = if *is_met { "met" } else { "**missed**" };
+    format!("| {what} | {} | {name} | {before} | {wanted} | {seen} | {mark} |", case.scenario)
 }
 
 /// A row of the first table.
@@ -160,6 +219,22 @@ fn cell(seen: u64, goal: Option<u64>, is_met: bool, sign: &str, write: impl Fn(u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_what_was_before_beside_what_is_now() {
+        let text = "what = 'once'\nscenario = 'cold'\nbefore = { calls = '939' }\ngoal = { calls = 120, waits = 1000 }";
+        let case: Case = toml::from_str(text).unwrap();
+        let row = Row { what: "Calls".into(), elsewhere: None, cases: Vec::new() };
+        let figures = Figures { calls_per_million: 106_400, waits: 1_200, ..Figures::default() };
+        let lines: Vec<_> = case.goal.measured(&figures).iter().map(|one| line(&row, &case, one)).collect();
+        assert_eq!(
+            lines,
+            [
+                "| Calls: once | cold | calls | 939 | ≤ 120 | 106.4 | met |",
+                "| Calls: once | cold | waits | – | ≤ 1 % | 1.2 % | **missed** |",
+            ]
+        );
+    }
 
     #[test]
     fn cell_tells_what_was_missed() {

@@ -84,6 +84,8 @@ pub struct Figures {
     pub bursts_over: u64,
     /// Jain's index of admitted / asked over the nodes that were asked 100 checks, in thousandths.
     pub fairness: u64,
+    /// Bytes a second that came to peers of what one node tells of usage, of the node that tells most.
+    pub told_per_second: u64,
     /// Most nodes at a time.
     pub nodes: u64,
     /// Tokens of the whole run, its warm-up too, as the nodes' books last showed them.

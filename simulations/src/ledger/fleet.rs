@@ -37,6 +37,8 @@ struct Node {
     fresh: bool,
     asked: u64,
     admitted: u64,
+    /// Bytes that came to its peers of what it told.
+    told: u64,
     /// The window of its last store calls, and how many there were in it.
     window: (u64, u64),
     /// Tokens of its earlier incarnations, and of this one.
@@ -109,6 +111,16 @@ impl Fleet {
     pub(super) fn audit(&mut self, node: u32, balance: &Balance) {
         let Balance { granted, spent, returned, expired, held: _ } = *balance;
         self.node(node).now = Tokens { granted, spent, returned, expired };
+    }
+
+    /// So many bytes that a node told have come to a peer.
+    pub(super) fn tell(&mut self, node: u32, bytes: u64) {
+        self.node(node).told += bytes;
+    }
+
+    /// Bytes that came to peers of the node that told most.
+    pub(super) fn most_told(&self) -> u64 {
+        self.nodes.iter().map(|node| node.told).max().unwrap_or(0)
     }
 
     /// Tokens of all nodes.

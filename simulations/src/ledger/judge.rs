@@ -52,8 +52,43 @@ impl Expect {
             at_most(wanted(self.herd_back), figures.herd_back, |times| {
                 format!("{} times the calls of a second before in the first second after an outage", thousandths(times))
             }),
+            at_most(wanted(self.told), figures.told_per_second, |bytes| {
+                format!("a node told its peers {bytes} bytes a second")
+            }),
         ];
         found.into_iter().flatten().collect()
+    }
+
+    /// Each bound that is set, beside what was measured, in the order of the fields.
+    #[must_use]
+    pub fn measured(&self, figures: &Figures) -> Vec<Measured> {
+        let part = |name, bound: Option<u32>, seen| Measured::most(name, bound, seen, percent);
+        let time = |name, bound: Option<Span>, seen| {
+            let bound = bound.map(|bound| u32::try_from(bound.0).unwrap_or(u32::MAX));
+            Measured::most(name, bound, seen, |time| Span(time).to_string())
+        };
+        let number = |name, bound: Option<u32>, seen| Measured::most(name, bound, seen, |count| count.to_string());
+        let times = |name, bound: Option<u32>, seen| Measured::most(name, bound, seen, thousandths);
+        let calls = self.calls.map(|most| most.saturating_mul(1_000));
+        let all = [
+            Measured::least("used", self.used, figures.used, percent),
+            Measured::most("calls", calls, figures.calls_per_million, thousandths),
+            number("calls_per_window", self.calls_per_window, figures.calls_per_window),
+            part("waits", self.waits, figures.waits),
+            part("over", self.over, figures.beyond()),
+            times("herd", self.herd, figures.herd),
+            Measured::least("fairness", self.fairness, Some(figures.fairness), thousandths),
+            part("shares", self.shares, figures.shares),
+            time("answer", self.answer, figures.answer_longest_us),
+            time("p99", self.p99, figures.answer_p99_us),
+            time("p999", self.p999, figures.answer_p999_us),
+            time("peer_p99", self.peer_p99, figures.peer_answer_p99_us),
+            time("first", self.first, figures.first_answer_us),
+            part("false_denials", self.false_denials, figures.false_denials),
+            times("herd_back", self.herd_back, figures.herd_back),
+            number("told", self.told, figures.told_per_second),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// What is looser than it was `before`, by the names of the fields.
@@ -74,12 +109,41 @@ impl Expect {
             ("first", micros(self.first), micros(before.first)),
             ("false_denials", self.false_denials.map(u64::from), before.false_denials.map(u64::from)),
             ("herd_back", self.herd_back.map(u64::from), before.herd_back.map(u64::from)),
+            ("told", self.told.map(u64::from), before.told.map(u64::from)),
         ];
         let least = [("used", self.used, before.used), ("fairness", self.fairness, before.fairness)];
         // What is not expected any more is as loose as can be.
         let above = most.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now > then)));
         let below = least.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now < then)));
         above.map(|(name, ..)| *name).chain(below.map(|(name, ..)| *name)).collect()
+    }
+}
+
+/// One bound beside what was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// The field of [`Expect`].
+    pub name: &'static str,
+    /// `≤ 8`.
+    pub wanted: String,
+    /// `8.5`.
+    pub seen: String,
+    /// Whether it is within its bound.
+    pub is_met: bool,
+}
+
+impl Measured {
+    fn most(name: &'static str, most: Option<u32>, seen: u64, write: impl Fn(u64) -> String) -> Option<Self> {
+        let most = u64::from(most?);
+        Some(Self { name, wanted: format!("≤ {}", write(most)), seen: write(seen), is_met: seen <= most })
+    }
+
+    /// What was not measured is within no bound.
+    fn least(name: &'static str, least: Option<u32>, seen: Option<u64>, write: impl Fn(u64) -> String) -> Option<Self> {
+        let least = u64::from(least?);
+        let is_met = seen.is_some_and(|seen| seen >= least);
+        let seen = seen.map_or_else(|| "–".into(), &write);
+        Some(Self { name, wanted: format!("≥ {}", write(least)), seen, is_met })
     }
 }
 
@@ -151,6 +215,53 @@ mod tests {
         assert!(said[0].contains("98.25 %") && said[0].contains("99.5 %"), "{}", said[0]);
         assert!(said[1].contains("8.004") && said[1].contains("at most: 8 store calls"), "{}", said[1]);
         assert!(said[2].contains("0.001 %"), "{}", said[2]);
+    }
+
+    /// Every bound, so tight that these figures keep it or so that they do not.
+    fn all_bounds(at: u64) -> Expect {
+        let fields = serde_json::to_value(Expect::default()).unwrap();
+        let bound = |name: &String| match name.as_str() {
+            "answer" | "p99" | "p999" | "peer_p99" | "first" => format!("{at}us").into(),
+            _ => serde_json::Value::from(at),
+        };
+        let bounds = fields.as_object().unwrap().keys().map(|name| (name.clone(), bound(name)));
+        serde_json::from_value(bounds.collect::<serde_json::Map<_, _>>().into()).unwrap()
+    }
+
+    #[test]
+    fn each_bound_is_measured_and_judged_alike() {
+        let fields = serde_json::to_value(Expect::default()).unwrap();
+        let figures = Figures {
+            used: Some(50),
+            calls_per_million: 50_000,
+            calls_per_window: 50,
+            waits: 50,
+            over: 50,
+            herd: 50,
+            fairness: 50,
+            shares: 50,
+            answer_longest_us: 50,
+            answer_p99_us: 50,
+            answer_p999_us: 50,
+            peer_answer_p99_us: 50,
+            first_answer_us: 50,
+            false_denials: 50,
+            herd_back: 50,
+            told_per_second: 50,
+            ..Figures::default()
+        };
+        for at in [49, 50, 51] {
+            let (bounds, is_least) = (all_bounds(at), |name: &str| ["used", "fairness"].contains(&name));
+            let measured = bounds.measured(&figures);
+            let names: std::collections::BTreeSet<_> = measured.iter().map(|one| one.name).collect();
+            assert_eq!(names, fields.as_object().unwrap().keys().map(String::as_str).collect());
+            for one in &measured {
+                let is_met = if is_least(one.name) { at <= 50 } else { at >= 50 };
+                assert_eq!(one.is_met, is_met, "{one:?}");
+            }
+            let missed = measured.iter().filter(|one| !one.is_met).count();
+            assert_eq!(bounds.judge(&figures).len(), missed);
+        }
     }
 
     #[test]

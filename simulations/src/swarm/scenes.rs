@@ -66,7 +66,7 @@ const HARD: [(&str, Scene); 3] = [("sole", sole), ("strangers", strangers), ("ov
 const LENT: (&str, Scene) = ("lent", lent);
 
 /// Scenes of what it hardly comes upon: their names and what draws them.
-const LENT_HARD: [(&str, Scene); 2] = [("cold", cold), ("remote", remote)];
+const LENT_HARD: [(&str, Scene); 4] = [("cold", cold), ("remote", remote), ("nested", nested), ("vast", vast)];
 
 /// The scene that a seed plays; `None`: it is drawn freely.
 pub(super) fn draw(seed: u64) -> Option<Plan> {
@@ -797,6 +797,49 @@ fn remote(random: &mut Random, _: u64) -> Plan {
         demand: vec![source(2 * count, Spread::Even)],
         // What shares admit before peers are found is paid for from what those lend.
         expect: Expect { over: Some(10_000), ..Expect::default() },
+        ..Plan::default()
+    }
+}
+
+/// Keys of several limits that each node is asked for about once in the shortest window: what is lent at its end is missing in the
+/// longest. Nodes come and are not heard by some, so that not all of them agree on who owns a key.
+fn nested(random: &mut Random, _: u64) -> Plan {
+    let (nodes, keys, few) = (random.between(4, 6) as u32, random.between(8, 14), random.between(6, 12)); // at most 6
+    let what = if random.chance(500) {
+        What::Scale { nodes: nodes + 4 }
+    } else {
+        What::Part { nodes: vec![0, 1], one_way: true }
+    };
+    Plan {
+        nodes,
+        gossip: gossip(random),
+        span: Span::secs(9),
+        daemon: Daemon { owners: true, ..Daemon::default() },
+        network: Network { latency: Span(*random.pick(&[200, 500, 2_000])), ..Network::default() },
+        policies: vec![Policy {
+            limits: vec![format!("{few}/1s fixed"), format!("{}/1h fixed", few * 200)],
+            ..Policy::default()
+        }],
+        demand: vec![Demand { keys: keys as u32, ..source(keys * few / 2, Spread::Even) }], // keys at most 14
+        faults: vec![Fault { at: Span::secs(3), lasts: Span::secs(4), what }],
+        ..Plan::default()
+    }
+}
+
+/// More nodes than own keys, and a store that is away from all of them.
+fn vast(random: &mut Random, _: u64) -> Plan {
+    let (nodes, count) = (random.between(80, 130), random.between(1_000, 2_000));
+    let what = What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both };
+    Plan {
+        nodes: nodes as u32, // at most 130
+        gossip: Some(Gossip::default()),
+        span: Span::secs(6),
+        daemon: Daemon { owners: true, ..Daemon::default() },
+        redis: Redis { masters: 1, ..Redis::default() },
+        policies: vec![policy(format!("{count}/1s fixed"))],
+        // Each node is asked about thirty times a second, and would try a peer as often.
+        demand: vec![source(nodes * 30, Spread::Even)],
+        faults: vec![Fault { at: Span::secs(2), lasts: Span::millis(random.between(2_000, 3_000)), what }],
         ..Plan::default()
     }
 }

@@ -104,7 +104,7 @@ impl World<'_> {
             Asked::Answered(answer) => self.answer_mail(mail, answer),
             Asked::Parked(ticket) => {
                 let ((node, incarnation), key) = (mail.to, mail.key);
-                self.see(&Seen::PeerWaits { node, incarnation, key, ask: &mail.ask });
+                self.see(&Seen::PeerWaits { node, incarnation, key, peer: mail.from, ask: &mail.ask });
                 self.nodes[node as usize].asked.insert(ticket, mail);
             }
         }

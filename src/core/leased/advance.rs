@@ -280,7 +280,10 @@ fn send_ask(
     let owed = if on(Mutant::DebtNotPaidByLoans) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };
-    let patience = cx.owners.patience(peer).min(patience.max(Micros(1)));
+    let patience = match cx.owners.patience(peer).min(patience.max(Micros(1))) {
+        _ if on(Mutant::WaitsForPeersAlone) => Micros(patience.0 * PATIENCE_PART),
+        patience => patience,
+    };
     let terms = Terms { rule: rule.fingerprint(), want, least, patience };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
@@ -310,12 +313,13 @@ pub(super) fn lend(
     if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
         return Some(Err(Refusal::NoStore));
     }
-    if peer.until < now {
+    if peer.until < now && !on(Mutant::LendsTooLate) {
         return Some(Err(Refusal::Busy));
     }
     let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
     // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
-    if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) {
+    let is_of_several = key.view.rule().limits.len() > 1 && !on(Mutant::LendsWhatLapses);
+    if usable > 0 && is_of_several && until.has_come(peer.until) {
         return Some(Err(Refusal::Busy));
     }
     if on(Mutant::LentOnNotSpent) && usable >= want {

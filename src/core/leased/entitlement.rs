@@ -35,6 +35,9 @@ impl Entitlement {
 
     /// An acquire is sent that the store may execute in windows that begin before this time of its clock.
     pub(super) fn bar(&mut self, barred: Timestamp) {
+        if on(Mutant::UnansweredAcquireForgotten) {
+            return;
+        }
         if let Some(given) = &mut self.0 {
             given.barred = given.barred.max(barred);
         }

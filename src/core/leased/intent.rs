@@ -144,7 +144,8 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
 pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
     let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
     // Tokens are lent on only once, so for peers that wait in its line a node asks the store and no other peer.
-    if key.line.has_peers() || !is_known_to_peers(key) {
+    let is_for_peers = key.line.has_peers() && !on(Mutant::LendersInARow);
+    if is_for_peers || !is_known_to_peers(key) {
         return None;
     }
     if key.is_away(now) {

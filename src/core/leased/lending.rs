@@ -91,7 +91,8 @@ fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Askin
     let is_void = asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
     let (mut paid, mut taken) = (0, 0);
-    if is_over && !is_void && !on(Mutant::LoanOutlivesWindow) {
+    let is_unheeded = is_over && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow);
+    if is_unheeded && !is_void {
         // The loan was of a window that has ended since, and its counters say nothing of the next one.
         key.line.forget_ask();
     } else if !is_void {
@@ -142,7 +143,7 @@ impl LeasedKey {
         }
         // The store lends all of this window to nodes that reach it, so the share has nothing of a window in which peers lent. The
         // loss counts as begun now: should peers not answer any more, the share is released from the next window on.
-        if self.is_away(now) {
+        if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }
         // What this node has of a bucket may not be in these counters.
@@ -152,7 +153,11 @@ impl LeasedKey {
         }
         self.view.note_answered(now);
         for index in 0..self.view.rule().limits.len() {
-            let fresh = loan.counters[index];
+            let mut fresh = loan.counters[index];
+            if on(Mutant::LoanOfAnotherWindow) {
+                self.roll(now);
+                fresh.at = fresh.at.max(self.view.counter(index).at);
+            }
             if self.view.counter(index).at != fresh.at {
                 self.note_window(index);
             }

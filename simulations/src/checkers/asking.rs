@@ -1,0 +1,490 @@
+//! **asking**: how often and for how long a node asks peers, and what they make of that. A check waits for a peer for half of its
+//! time at most. A peer that has no store, leaves, or was late three times in a row is left out for a while; where nobody is left,
+//! those without a store are tried one after another, with a pause between any two, which is longer in a fleet of many
+//! nodes for each owner. A peer lends nothing to who has stopped waiting for it, nor of several limits what ends on its way; and a
+//! share has nothing of a window in which a peer has lent.
+//!
+//! Under which limits a node lends, and to whom, is `lending.rs`'s.
+
+use rationd::core::ask::{Answer, Ask, Loan, Refusal};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::{OnStoreLoss, Rule};
+
+use super::notes::{Life, Lives, Stops};
+use super::sheet::{Exemption, Sheet};
+use super::{Found, has_pushes};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
+
+static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "There is nothing to judge.");
+static SHARDS: Exemption = Exemption::new(
+    "whom nodes of several shards ask, and how often",
+    "Each shard knows for itself which peers would answer it.",
+);
+static UNSTEADY: Exemption = Exemption::new(
+    "that the pause is longer in a large fleet, in runs in which nodes come, go, stand still or are not heard",
+    "Who is in the fleet nodes learn at different times, and the pause goes by what each of them knows.",
+);
+static STOPPED: Exemption = Exemption::new(
+    "that a peer was late, where the node that asked stands still a second before or after",
+    "It learns that an answer is late when it runs again, after what comes before in its queue.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "what a share admits beside loans, in runs in which clocks of the store are set or differ, and limits change",
+    "By another clock, or under other limits, the window is another.",
+);
+static EDGE: Exemption = Exemption::new(
+    "the same, within two timeouts of a window's ends",
+    "To within a trip a node does not know in which of two windows it is.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "asking.rs",
+    invariants: &["asking"],
+    proves: "A check waits for a peer for half of its time at most; a peer that has no store, leaves, or was late three times in a row is left out for a while; nobody asks a peer for a key for which it lets another wait; those without a store are tried with a pause between any two, which is as many times longer as there are nodes for each owner; nobody lends to who has stopped waiting, nor of several limits what ends on its way; and a share has nothing of a window in which a peer has lent.",
+    judges: "All algorithms, several limits. Shares beside loans: one fixed window.",
+    exemptions: &[&OFF, &SHARDS, &UNSTEADY, &STOPPED, &LEAPS, &EDGE],
+    mutant: Some("tries-without-pause"),
+};
+
+/// Clocks of nodes differ by less than one part in so many.
+const DRIFT_PART: u64 = 2_000;
+
+/// How long a peer is left out, and for how much of that in any case one that was late: within less no peer that was given up
+/// is known again, of which nothing is remembered.
+const LEFT_OUT: u64 = 1_000_000;
+const LATE_OUT: u64 = 200_000;
+
+/// It is, after so many answers in a row that were late.
+const LATE: u32 = 3;
+
+/// The pause between two trials, in a fleet of as many nodes as own keys at most.
+const PAUSE: u64 = 100_000;
+const OWNERS: u32 = 64;
+
+/// So long a node that stands still is not judged, before and after.
+const AROUND: u64 = 1_000_000;
+
+/// An ask that a node waits for.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    key: u32,
+    id: u64,
+    peer: Option<Life>,
+    sent: u64,
+    patience: u64,
+}
+
+impl Open {
+    /// It is surely not answered too late before that.
+    fn surely_until(&self) -> u64 {
+        self.sent + self.patience - self.patience.div_ceil(DRIFT_PART)
+    }
+
+    /// It is surely answered too late after that.
+    fn at_most_until(&self) -> u64 {
+        self.sent + self.patience + self.patience.div_ceil(DRIFT_PART)
+    }
+}
+
+/// What a node knows of a peer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    /// When it said that it has no store, or leaves, and has lent nothing since.
+    refused: Option<u64>,
+    /// Its last answer was that it has no store.
+    has_none: bool,
+    /// When it last answered.
+    heard: u64,
+    /// So many in a row of its answers were late, and the last of them then.
+    late: u32,
+    late_at: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Asking {
+    is_on: bool,
+    judges_peers: bool,
+    judges_shares: bool,
+    timeout: u64,
+    /// The pause that is due, from that time on.
+    pause: (u64, u64),
+    lives: Lives,
+    stops: Stops,
+    open: Map<Life, Vec<Open>>,
+    peers: Map<(Life, Life), Peer>,
+    /// The asks that nodes let wait: by who was asked and the key; who asked, under which id, and until when it waits, as the node
+    /// reckons.
+    waits: Map<(Life, u32), Vec<(Life, u64, u64)>>,
+    /// When a node last tried a peer that has no store.
+    tried: Map<Life, u64>,
+    /// When a node last went by its share of a key.
+    by_share: Map<(Life, u32), u64>,
+    /// When a peer last lent a node tokens of a key, by the store's clock.
+    lent: Map<(Life, u32), u64>,
+    found: Found,
+}
+
+impl Asking {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let is_on = !OFF.when(!plan.daemon.owners);
+        let differ = plan.redis.skew.0 > 0 || plan.redis.replica_skew.0 > 0;
+        let is_unsteady = UNSTEADY.when(plan.faults.iter().any(|fault| changes_the_fleet(&fault.what)));
+        let crowd = if is_unsteady { 1 } else { u64::from(plan.nodes.div_ceil(OWNERS)) };
+        let known = plan.gossip.map_or(u64::MAX, |gossip| gossip.join.0 + 3 * gossip.tick.0);
+        Self {
+            is_on,
+            judges_peers: is_on && !SHARDS.when(plan.daemon.shards > 1),
+            judges_shares: is_on && !LEAPS.when(plan.clocks_leap() || differ || has_pushes(plan)),
+            timeout: plan.daemon.timeout.0,
+            pause: (PAUSE * crowd, known),
+            lives: Lives::default(),
+            stops: Stops::default(),
+            open: Map::default(),
+            peers: Map::default(),
+            waits: Map::default(),
+            tried: Map::default(),
+            by_share: Map::default(),
+            lent: Map::default(),
+            found: Found::default(),
+        }
+    }
+
+    fn asks(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Option<Life>) {
+        let patience = ask.terms.patience.0;
+        if patience > self.timeout / 2 + 1 {
+            self.found
+                .add("asking", moment, || format!("key {key}: {life:?} waits for more than half of its time: {ask:?}"));
+        }
+        let waits =
+            self.waits.get(&(life, key)).and_then(|waits| waits.iter().find(|(_, _, until)| moment.at < *until));
+        if let Some((waits, id, _)) = waits {
+            self.found.add("asking", moment, || {
+                format!("key {key}: {life:?} asks for {ask:?}, and lets {waits:?} wait for {id}")
+            });
+        }
+        self.note_late(moment, life);
+        if let Some(peer) = peer.filter(|_| self.judges_peers) {
+            self.asks_peer(moment, life, key, ask, peer);
+        }
+        self.open.entry(life).or_default().push(Open { key, id: ask.id, peer, sent: moment.at, patience });
+    }
+
+    fn asks_peer(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Life) {
+        let known = self.peers.get(&(life, peer)).copied().unwrap_or_default();
+        let within = |at: u64, span: u64| moment.at < at + span - span.div_ceil(DRIFT_PART);
+        let why = match () {
+            () if known.refused.is_some_and(|at| within(at, LEFT_OUT)) => "has said that it has no store, or leaves",
+            () if known.late >= LATE && within(known.late_at, LATE_OUT) => "was late three times",
+            () => "",
+        };
+        if !why.is_empty() {
+            self.found.add("asking", moment, || {
+                format!("key {key}: {life:?} asks {peer:?} for {ask:?}, which {why}: {known:?}")
+            });
+        }
+        // Beside a check that the share has just answered.
+        if !known.has_none || self.by_share.get(&(life, key)) != Some(&moment.at) {
+            return;
+        }
+        let (pause, from) = self.pause;
+        let before = self.tried.insert(life, moment.at).filter(|before| *before >= from);
+        let pause = if before.is_some() { pause } else { PAUSE };
+        if let Some(before) = before.filter(|before| within(*before, pause)) {
+            self.found.add("asking", moment, || {
+                format!("key {key}: {life:?} tries {peer:?}, and has tried another at {before}, with {pause} us between any two")
+            });
+        }
+    }
+
+    /// Answers that should have come since.
+    fn note_late(&mut self, moment: Moment, life: Life) {
+        let Some(open) = self.open.get_mut(&life) else { return };
+        let is_stopped = STOPPED.when(self.stops.meet(life.0, moment.at, AROUND));
+        let peers = &mut self.peers;
+        open.retain(|open| {
+            let is_late = open.at_most_until() < moment.at;
+            if let Some(peer) = open.peer.filter(|_| is_late) {
+                let known = peers.entry((life, peer)).or_default();
+                if known.heard <= open.sent && !is_stopped {
+                    (known.late, known.late_at) = (known.late + 1, open.at_most_until());
+                }
+            }
+            !is_late
+        });
+    }
+
+    fn hears(&mut self, moment: Moment, life: Life, key: u32, (ask, peer): (&Ask, Life), answer: &Answer, store: u64) {
+        let open = self.open.entry(life).or_default();
+        let Some(at) = open.iter().position(|open| (open.key, open.id) == (key, ask.id)) else { return };
+        let open = open.remove(at);
+        let known = self.peers.entry((life, peer)).or_default();
+        if moment.at > open.at_most_until() {
+            if known.heard <= open.sent {
+                (known.late, known.late_at) = (known.late + 1, open.at_most_until());
+            }
+            return;
+        }
+        // Whether an answer came in time that comes about then, the node alone knows: it is known to have nothing against the peer.
+        (known.heard, known.late, known.has_none) = (moment.at, 0, false);
+        let is_in_time = moment.at < open.surely_until();
+        known.refused = match answer {
+            Err(refusal) if is_in_time && refusal.lasts() => Some(moment.at),
+            Err(_) if is_in_time => known.refused,
+            _ => None,
+        };
+        known.has_none = is_in_time && *answer == Err(Refusal::NoStore);
+        let loan = answer.as_ref().ok().filter(|loan| loan.tokens > 0 && is_in_time);
+        let is_open =
+            |loan: &&Loan| loan.lasts.is_none_or(|lasts| open.sent + lasts.0 > moment.at + lasts.0 / DRIFT_PART);
+        if loan.filter(is_open).is_some() {
+            self.lent.insert((life, key), store);
+        }
+    }
+
+    /// A node lends to a peer.
+    fn lends(&mut self, moment: Moment, life: Life, key: u32, (ask, peer): (&Ask, Life), rule: &Rule, loan: &Loan) {
+        let asked = self.open.get(&peer).and_then(|open| open.iter().find(|open| (open.key, open.id) == (key, ask.id)));
+        let ends_before = |open: &Open| loan.lasts.is_some_and(|lasts| moment.at + lasts.0 < open.surely_until());
+        let of_key = self.waits.get(&(life, key));
+        let waits = of_key.and_then(|waits| waits.iter().find(|(by, id, _)| (*by, *id) == (peer, ask.id)));
+        let why = match () {
+            () if waits.is_some_and(|(_, _, until)| until + 2 * until_margin(ask) < moment.at) => {
+                "that has stopped waiting"
+            }
+            () if rule.limits.len() > 1 && asked.is_some_and(ends_before) => "what ends on its way",
+            () => return,
+        };
+        self.found
+            .add("asking", moment, || format!("key {key}: {life:?} lends {loan:?} to {peer:?} for {ask:?}, {why}"));
+    }
+
+    /// A check was decided by the share.
+    fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule, verdict: Verdict, store: u64) {
+        let place = (self.lives.of(request.node), request.key);
+        self.by_share.insert(place, moment.at);
+        let ([limit], OnStoreLoss::Share) = (&rule.limits[..], rule.on_store_loss) else { return };
+        let Some(lent) = self.lent.get(&place).filter(|_| self.judges_shares && verdict == Verdict::Allow) else {
+            return;
+        };
+        let (period, around) = (limit.period.0, 2 * self.timeout);
+        let is_inside = |at: u64| (around..period.saturating_sub(around)).contains(&(at % period));
+        let is_excused = EDGE.when(!is_inside(*lent) || !is_inside(store));
+        if limit.algorithm == Algorithm::Fixed && store / period == lent / period && !is_excused {
+            self.found.add("asking", moment, || {
+                format!(
+                    "{request:?} was admitted on the share at {store}, in a window in which a peer has lent at {lent}"
+                )
+            });
+        }
+    }
+}
+
+/// By so much less or more a node's clock may reckon the time for which an ask waits.
+fn until_margin(ask: &Ask) -> u64 {
+    2 * ask.terms.patience.0.div_ceil(DRIFT_PART)
+}
+
+/// Whether nodes come or go by that, or are taken for gone.
+fn changes_the_fleet(what: &What) -> bool {
+    matches!(
+        what,
+        What::Crash { .. }
+            | What::Restart { .. }
+            | What::Roll { .. }
+            | What::Scale { .. }
+            | What::Part { .. }
+            | What::Freeze { .. }
+            | What::Starve { .. }
+    )
+}
+
+impl Observer for Asking {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if !self.is_on {
+            return;
+        }
+        self.lives.see(seen);
+        self.stops.see(seen);
+        match seen {
+            Seen::PeerAsked { node, incarnation, key, ask, peer } => {
+                self.asks(moment, (*node, *incarnation), *key, ask, *peer);
+            }
+            Seen::PeerWaits { node, incarnation, key, peer, ask } => {
+                let until = moment.at + ask.terms.patience.0 - until_margin(ask);
+                self.waits.entry(((*node, *incarnation), *key)).or_default().push((*peer, ask.id, until));
+            }
+            Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, .. } => {
+                let life = (*node, *incarnation);
+                if let Ok(loan) = answer
+                    && loan.tokens > 0
+                {
+                    self.lends(moment, life, *key, (ask, *peer), rule, loan);
+                }
+                // One that came twice waits twice, and what is known of it is of the later.
+                self.waits.entry((life, *key)).or_default().retain(|(by, id, _)| (*by, *id) != (*peer, ask.id));
+            }
+            Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store } => {
+                self.hears(moment, (*node, *incarnation), *key, (ask, *peer), answer, store.0);
+            }
+            Seen::Answered { request, rule, decision, store, .. }
+                if decision.source == Source::Share && request.kind == Kind::Check =>
+            {
+                self.goes_by_its_share(moment, request, rule, decision.verdict, store.0);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Asking {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::limit::Limit;
+    use rationd::core::time::{Micros, Timestamp};
+
+    use super::*;
+    use crate::checkers::tests::{History, START, loan, peer_ask};
+
+    const PEER: Life = (1, 1);
+
+    fn checker(history: &History, nodes: u32) -> Asking {
+        let mut setting = history.setting();
+        setting.plan.daemon.owners = true;
+        setting.plan.nodes = nodes;
+        setting.plan.gossip = Some(crate::plan::Gossip::default());
+        Asking::new(&setting)
+    }
+
+    fn asks(history: &mut History, checker: &mut Asking, at: u64, ask: &Ask) {
+        let (node, incarnation, key, peer) = (0, 0, 0, Some(PEER));
+        history.see(checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer });
+    }
+
+    fn hears(history: &mut History, checker: &mut Asking, at: u64, ask: &Ask, answer: &Answer) {
+        let (node, incarnation, key, peer, store) = (0, 0, 0, PEER, Timestamp(START + at));
+        history.see(checker, at, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+    }
+
+    #[test]
+    fn who_waits_for_a_peer_for_more_than_half_of_its_time_is_seen() {
+        for (patience, seen) in [(25_000, 0), (25_100, 1)] {
+            let (mut history, mut ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut checker = checker(&history, 2);
+            ask.terms.patience = Micros(patience);
+            asks(&mut history, &mut checker, 5, &ask);
+            assert_eq!(checker.violations().len(), seen);
+        }
+    }
+
+    #[test]
+    fn who_asks_a_peer_again_that_has_just_refused_is_seen() {
+        let (none, busy) = (Err(Refusal::NoStore), Err(Refusal::Busy));
+        for (answer, after, seen) in [(none, 990_000, 1), (none, 1_000_000, 0), (busy, 10, 0), (loan(1), 10, 0)] {
+            let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut checker = checker(&history, 2);
+            asks(&mut history, &mut checker, 5, &ask);
+            hears(&mut history, &mut checker, 1_000, &ask, &answer);
+            asks(&mut history, &mut checker, 1_000 + after, &peer_ask(2, 1, 1));
+            assert_eq!(checker.violations().len(), seen, "{answer:?} {after}");
+        }
+    }
+
+    #[test]
+    fn who_asks_a_peer_on_that_was_late_three_times_is_seen() {
+        for (late, after, seen) in [(2, 10_000, 0), (3, 10_000, 1), (3, 1_000_000, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history, 2);
+            (0..late).for_each(|id| asks(&mut history, &mut checker, 10_000 * id, &peer_ask(id + 1, 1, 1)));
+            asks(&mut history, &mut checker, 10_000 * (late - 1) + after, &peer_ask(9, 1, 1));
+            assert_eq!(checker.violations().len(), seen, "{late} {after}");
+        }
+    }
+
+    /// A node of a fleet of so many tries one peer, and another one so much later.
+    fn trials(nodes: u32, pause: u64) -> usize {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = checker(&history, nodes);
+        let (node, incarnation, key, store) = (0, 0, 0, Timestamp(START));
+        for (place, peer) in [(1, (1, 1)), (2, (2, 1))] {
+            let ask = &peer_ask(place, 1, 1);
+            let at = place * 10_000;
+            history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let answer = &Err(Refusal::NoStore);
+            history.see(&mut checker, at + 1, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+        }
+        for (place, peer, at) in [(3, (1, 1), 3_000_000), (4, (2, 1), 3_000_000 + pause)] {
+            history.check(&mut checker, at, 1, Source::Share, false);
+            let ask = &peer_ask(place, 1, 1);
+            history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+        }
+        checker.violations().len()
+    }
+
+    #[test]
+    fn who_tries_peers_too_often_is_seen() {
+        assert_eq!([trials(64, 99_000), trials(64, 100_000)], [1, 0]);
+        assert_eq!([trials(65, 199_000), trials(65, 200_000)], [1, 0]);
+    }
+
+    #[test]
+    fn who_lends_what_nobody_can_spend_is_seen() {
+        // So long it lasts, under one limit or two; and so long after its peer began to wait.
+        for (limits, lasts, after, seen) in [(2, 4_000, 1, 1), (1, 4_000, 1, 0), (2, 6_000, 1, 0), (1, 9_000, 5_100, 1)]
+        {
+            let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut checker = checker(&history, 2);
+            let (node, incarnation, key, peer) = (1, 1, 0, (0, 0));
+            asks(&mut history, &mut checker, 10, &ask);
+            history.see(&mut checker, 20, &Seen::PeerWaits { node, incarnation, key, ask: &ask, peer });
+            let both = ["10/1s fixed", "20/1m fixed"].map(|text| Limit::parse(text).expect("a limit"));
+            let rule = Arc::new(Rule::of("p", &both[..limits]));
+            let Ok(loan) = loan(1) else { panic!("a loan") };
+            let (answer, leaves) = (&Ok(Loan { lasts: Some(Micros(lasts)), ..loan }), false);
+            let (rule, ask, store) = (&rule, &ask, Timestamp(START));
+            let seen_answer = Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, leaves, store };
+            history.see(&mut checker, 20 + after, &seen_answer);
+            assert_eq!(checker.violations().len(), seen, "{limits} {lasts} {after}");
+        }
+    }
+
+    #[test]
+    fn who_asks_a_peer_and_lets_another_wait_is_seen() {
+        for (at, seen) in [(4_000, 1), (5_100, 0)] {
+            let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut checker = checker(&history, 3);
+            let waits = Seen::PeerWaits { node: 0, incarnation: 0, key: 0, ask: &ask, peer: (2, 1) };
+            history.see(&mut checker, 20, &waits);
+            asks(&mut history, &mut checker, at, &peer_ask(2, 1, 1));
+            assert_eq!(checker.violations().len(), seen, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_a_window_in_which_a_peer_lent_is_seen() {
+        for (at, ok, seen) in [(600_000, true, 1), (600_000, false, 0), (1_600_000, true, 0), (950_000, true, 0)] {
+            let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut checker = checker(&history, 2);
+            asks(&mut history, &mut checker, 500_000, &ask);
+            hears(&mut history, &mut checker, 501_000, &ask, &loan(1));
+            let request = history.ask(&mut checker, at);
+            history.answer(&mut checker, at, &request, Source::Share, ok);
+            assert_eq!(checker.violations().len(), seen, "{at} {ok}");
+        }
+    }
+}
