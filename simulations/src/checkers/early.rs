@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Verdict};
+use rationd::core::gcra::LEASE_LIFE;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
@@ -17,7 +18,7 @@ use crate::plan::Brain;
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run on, and runs with losses, clocks that differ or nodes far away",
+    "from the first fault of a run until all has healed, for two seconds and all that may count by then, runs with losses until then, from then on those in which a clock is set, and always those with clocks that differ or nodes far away",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
 static CONCURRENT: Exemption =
@@ -50,6 +51,9 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Below this part of a limit, in hundredths, everybody passes.
 const PART: u64 = 40;
 
+/// So long after all has healed nodes know of it.
+const SETTLED: u64 = 2_000_000;
+
 /// One key's window.
 #[derive(Debug)]
 struct Window {
@@ -72,10 +76,13 @@ struct Asked {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Early {
-    /// Nothing is lost, and masters' clocks agree.
+    /// Masters' clocks agree, and all nodes are near.
     is_on: bool,
-    /// When something goes wrong for the first time.
+    /// When something goes wrong for the first time, and from when on nothing does any more.
     until: u64,
+    from: u64,
+    /// Something sets a clock.
+    leaps: bool,
     windows: Map<u32, Window>,
     /// What was asked for of a key of another shape.
     asked: Map<u32, VecDeque<Asked>>,
@@ -102,10 +109,13 @@ impl Early {
         let plan = &setting.plan;
         // Who is further away than a check may wait is told so.
         let is_near = plan.zones.iter().all(|zone| zone.store < plan.daemon.timeout);
-        let is_calm = plan.network.loss == 0 && plan.redis.skew.0 <= SAME && is_near;
+        let is_calm = plan.redis.skew.0 <= SAME && is_near;
+        let first = plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX);
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(!is_calm),
-            until: plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX),
+            until: if plan.network.loss == 0 { first } else { 0 },
+            leaps: plan.clocks_leap(),
+            from: u64::MAX,
             windows: Map::default(),
             asked: Map::default(),
             alone: Map::default(),
@@ -122,7 +132,10 @@ impl Early {
             asked.pop_front();
         }
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
-        if !is_denied || TROUBLE.when(moment.at >= self.until) {
+        // Accounts of nodes that are gone hold a part of a bucket.
+        let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        let counts = longest + if is_bucket { LEASE_LIFE.0 } else { 0 };
+        if !is_denied || TROUBLE.when(moment.at >= self.until && moment.at < self.from.saturating_add(counts)) {
             return;
         }
         let limit = &rule.limits[usize::from(decision.limit_index)];
@@ -170,6 +183,9 @@ impl Observer for Early {
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
         }
+        if matches!(seen, Seen::Calm) && !TROUBLE.when(self.leaps) {
+            self.from = moment.at + SETTLED;
+        }
         if let Seen::Executed { key, call, grant, .. } = seen
             && grant.outdated
             && matches!(call.op, Op::Return { .. })
@@ -196,11 +212,14 @@ impl Observer for Early {
                 self.close(window);
             }
         }
+        let (until, from) = (self.until, self.from);
+        let is_troubled = |passed: u64| moment.at >= until && moment.at < from.saturating_add(passed);
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
         window.is_excused |= is_overtaken;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
-        if is_denied && window.denied.is_none() && !TROUBLE.when(moment.at >= self.until) {
+        let passed = limit.period.0.saturating_sub(decision.reset_after.0);
+        if is_denied && window.denied.is_none() && !TROUBLE.when(is_troubled(passed)) {
             window.denied = Some((moment, format!("{request:?} denied: {decision:?}")));
         }
     }
@@ -247,6 +266,29 @@ mod tests {
                 history.check(&mut checker, 6 * SECOND + after * SECOND / 1_000, 1, Source::Lease, false);
                 assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
             }
+        }
+    }
+
+    #[test]
+    fn what_begins_two_seconds_after_all_has_healed_is_judged_again() {
+        for (limit, at, seen) in [
+            ("100/1s fixed", 6, 0),
+            ("100/1s fixed", 7, 1),
+            ("100/1s sliding", 9, 0),
+            ("100/1s sliding", 10, 1),
+            ("100/1s burst 100", 12, 0),
+            ("100/1s burst 100", 13, 1),
+        ] {
+            let mut history = History::new(limit);
+            let mut setting = history.setting();
+            let what = crate::plan::What::FlushAll { master: 0 };
+            setting.plan.faults =
+                vec![crate::plan::Fault { at: crate::span::Span::secs(1), lasts: crate::span::Span(0), what }];
+            let mut checker = Early::new(&setting);
+            history.see(&mut checker, 5 * SECOND, &Seen::Calm);
+            history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{limit} {at}: {:?}", checker.violations());
         }
     }
 }

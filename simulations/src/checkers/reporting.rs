@@ -9,17 +9,26 @@ use rationd::core::gcra::PERIOD;
 use rationd::core::limit::Algorithm;
 
 use super::Found;
-use super::notes::{Life, Lives};
+use super::notes::{Clocks, Life, Lives, Stops};
+use super::phased::Pushes;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::Map;
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run until 6 s after all has healed, and runs with losses, stalls or nodes far away",
-    "The store may then be away when an account is over, or its answer be late.",
+    "an account in whose life its node had no answer of the store, of whatever key, was not run, or had limits that changed",
+    "It takes the store for lost, or is late, or begins anew.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "a key, once another clock counts it",
+    "By that an account ends at another time.",
+);
+static STALE: Exemption = Exemption::new(
+    "an account of a key of which a former owner, or a master that the call reached late, may know",
+    "What it says of it the owner does not know.",
 );
 static CHARGED: Exemption = Exemption::new(
     "what was needed by who waited",
@@ -38,12 +47,12 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["reported"],
     proves: "What a node has spent of a bucket it tells the store before its account is over and all of it counts as spent.",
     judges: "Policies of which some limit is a bucket.",
-    exemptions: &[&BASELINES, &TROUBLE, &CHARGED, &BACK, &RESET],
+    exemptions: &[&BASELINES, &TROUBLE, &LEAPS, &STALE, &CHARGED, &BACK, &RESET],
     mutant: Some("spending-timer-lost"),
 };
 
-/// See `TROUBLE`: an account that was opened before has ended by then.
-const HEALED: u64 = 6_000_000;
+/// An account lives four seconds at most, and what came about two before it was opened may concern it still.
+const CONCERNS: u64 = 6_000_000;
 
 /// What a node was lent of a bucket and has not reported.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +67,12 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct Reporting {
     is_on: bool,
-    /// Until then nothing goes wrong.
-    until: u64,
-    /// From then on nothing does any more.
-    from: u64,
+    /// By policy, when its limits change.
+    pushes: Vec<Pushes>,
+    /// When each node had no answer last, and when it was not run.
+    unanswered: Numbered<Option<u64>>,
+    stops: Stops,
+    clocks: Clocks,
     lives: Lives,
     accounts: Map<(Life, u32), Account>,
     ends: BTreeMap<u64, Vec<(Life, u32)>>,
@@ -71,12 +82,12 @@ pub(super) struct Reporting {
 impl Reporting {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let is_noisy = plan.network.loss + plan.network.repeats + plan.redis.stalls > 0;
-        let is_troubled = is_noisy || !plan.zones.is_empty() || plan.clocks_leap();
         Self {
-            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(is_troubled),
-            until: plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX),
-            from: u64::MAX,
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd),
+            pushes: (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy)).collect(),
+            unanswered: Numbered::default(),
+            stops: Stops::default(),
+            clocks: Clocks::new(plan),
             lives: Lives::default(),
             accounts: Map::default(),
             ends: BTreeMap::new(),
@@ -115,6 +126,15 @@ impl Reporting {
         }
     }
 
+    /// Whether something came about in an account's life, or shortly before, that keeps its node from telling in time.
+    fn is_excused(&self, ((node, _), key): (Life, u32), ends: u64) -> bool {
+        let concerns = |at: Option<u64>| at.is_some_and(|at| at + CONCERNS >= ends);
+        let is_pushed = self.pushes.iter().any(|pushes| pushes.meet(ends) || pushes.meet(ends.saturating_sub(CONCERNS)));
+        let is_unanswered = concerns(self.unanswered.get(node).copied().flatten());
+        TROUBLE.when(is_unanswered || is_pushed || self.stops.meet(node, ends, CONCERNS))
+            || LEAPS.when(concerns(self.clocks.leapt(key)))
+    }
+
     /// Accounts that are over.
     fn end(&mut self, moment: Moment) {
         while let Some(entry) = self.ends.first_entry().filter(|entry| *entry.key() < moment.at) {
@@ -124,7 +144,7 @@ impl Reporting {
                     continue;
                 };
                 self.accounts.remove(&place);
-                if TROUBLE.when(ends >= self.until && ends < self.from) {
+                if self.is_excused(place, ends) {
                     continue;
                 }
                 if account.used > CHARGED.forgives(account.charged) {
@@ -148,7 +168,14 @@ impl Observer for Reporting {
             return;
         }
         self.end(moment);
+        self.stops.see(seen);
+        self.clocks.see(moment, seen);
         match seen {
+            Seen::Settled { node, grant: None, .. } => *self.unanswered.of(*node) = Some(moment.at),
+            Seen::Executed { node, incarnation, key, stale: true, .. } => {
+                // The owner knows nothing of what is said there.
+                self.accounts.retain(|place, _| !STALE.when(*place == ((*node, *incarnation), *key)));
+            }
             Seen::Executed { node, incarnation, key, call, grant, .. } => {
                 self.executed(moment, ((*node, *incarnation), *key), call, grant);
             }
@@ -172,7 +199,6 @@ impl Observer for Reporting {
                 self.accounts.retain(|(of, _), _| *of != life);
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => self.accounts.retain(|(_, of), _| of != key),
-            Seen::Calm => self.from = moment.at + HEALED,
             _ => {}
         }
     }
@@ -219,15 +245,34 @@ mod tests {
         }
     }
 
+    /// A fault excuses nobody, and a call that was not answered its node.
     #[test]
-    fn what_ends_after_a_fault_is_excused() {
-        for (at, seen) in [(3, 0), (5, 1)] {
+    fn who_had_no_answer_of_late_is_excused() {
+        for (node, seen) in [(None, 1), (Some(0), 0), (Some(1), 1)] {
             let mut history = History::new("10/10s");
             let mut setting = history.setting();
             let what = What::FlushAll { master: 0 };
-            setting.plan.faults = vec![Fault { at: Span::secs(at), lasts: Span(0), what }];
+            setting.plan.faults = vec![Fault { at: Span(0), lasts: Span(0), what }];
             let mut checker = Reporting::new(&setting);
-            assert_eq!(lent(&mut history, &mut checker, 2, None), seen, "{:?}", checker.violations());
+            if let Some(node) = node {
+                *checker.unanswered.of(node) = Some(1);
+            }
+            assert_eq!(lent(&mut history, &mut checker, 2, None), seen, "{node:?}: {:?}", checker.violations());
+        }
+    }
+
+    /// Four seconds and two are over before an account that is opened after ten is.
+    #[test]
+    fn who_has_answers_again_is_judged_in_time() {
+        for (opened, seen) in [(1, 0), (10, 1)] {
+            let mut history = History::new("10/10s");
+            let mut checker = Reporting::new(&history.setting());
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.unanswered_in(&mut checker, SECOND / 2, [1, 1]);
+            history.executed(&mut checker, opened * SECOND, 2);
+            history.check(&mut checker, opened * SECOND + 1, 2, Source::Lease, true);
+            history.check(&mut checker, (opened + 5) * SECOND, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{opened}: {:?}", checker.violations());
         }
     }
 

@@ -8,27 +8,34 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
 
 use super::Found;
+use super::notes::Clocks;
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::{Map, Numbered};
+use crate::maps::{Map, Numbered, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static CROWDED: Exemption =
-    Exemption::new("runs whose tables have no room for all keys", "A key that made room for another has no turn.");
+static CROWDED: Exemption = Exemption::new(
+    "a node that has been asked for more keys than one of its shards has room for, from then on",
+    "A key that made room for another has no turn.",
+);
+static UNCOUNTED: Exemption = Exemption::new(
+    "runs whose tables have no room for all keys, where limits change or are concurrent",
+    "How many keys a node has been asked for is then known to no one checker, as each is told of some of them.",
+);
 static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
     "What was told under the limits of before is told no more.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "runs in which a key is counted by another clock at once",
+    "windows of a key that another clock counts, until two periods after that has caught up with all before",
     "When a window is over is then known by neither.",
 );
 static LIARS: Exemption =
@@ -59,7 +66,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["turns"],
     proves: "Of more keys than one round of gossip has room for each has its turn: a node tells of no key twice while another one waits whose last window is over.",
     judges: "One fixed window.",
-    exemptions: &[&BASELINES, &CROWDED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &OLD],
+    exemptions: &[&BASELINES, &CROWDED, &UNCOUNTED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &OLD],
     mutant: Some("tells-from-the-first"),
 };
 
@@ -109,12 +116,16 @@ struct Teller {
     told: Map<u32, u64>,
     /// When each was last asked for.
     asked: Map<u32, u64>,
+    /// By key: somebody has asked it of it, or it has called for it.
+    known: Set<u32>,
 }
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Turns {
     is_on: bool,
+    /// So many keys have room in a shard.
+    room: usize,
     shards: u128,
     /// See `EDGE`.
     edge: u64,
@@ -125,6 +136,9 @@ pub(super) struct Turns {
     shard: Numbered<u128>,
     skews: Numbered<u64>,
     spoiled: Numbered<u64>,
+    /// The latest time by which each key was counted.
+    latest: Numbered<u64>,
+    clocks: Clocks,
     found: Found,
 }
 
@@ -195,10 +209,12 @@ impl Turns {
         let keys: u64 = plan.demand.iter().map(|demand| u64::from(demand.keys)).sum();
         let churns = plan.demand.iter().any(|demand| demand.churn.0 > 0);
         let is_crowded = churns || u64::from(plan.daemon.max_keys) < keys * u64::from(plan.daemon.shards);
+        let is_permit = |limit: &Limit| limit.algorithm == Algorithm::Concurrent;
+        let has_permits = setting.rules.iter().any(|rule| rule.limits.iter().any(is_permit));
+        let is_told_some = super::has_pushes(plan) || has_permits;
         Self {
-            is_on: !BASELINES.when(plan.brain != Brain::Rationd)
-                && !CROWDED.when(is_crowded)
-                && !LEAPS.when(plan.clocks_leap()),
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !UNCOUNTED.when(is_crowded && is_told_some),
+            room: plan.daemon.max_keys.div_ceil(plan.daemon.shards.max(1)) as usize,
             shards: plan.daemon.shards.max(1).into(),
             edge: LAST + 2 * plan.daemon.timeout.0,
             tellers: Numbered::default(),
@@ -206,6 +222,8 @@ impl Turns {
             shard: Numbered::default(),
             skews: Numbered::default(),
             spoiled: Numbered::default(),
+            latest: Numbered::default(),
+            clocks: Clocks::new(plan),
             found: Found::default(),
         }
     }
@@ -219,12 +237,11 @@ impl Turns {
             teller.forget(request.key);
         }
         let ends = (store / limit.period.0 + 1) * limit.period.0;
-        let spoiled = self.spoiled.get(request.key).is_some_and(|until| ends < until + 2 * limit.period.0);
-        if FORGOTTEN.when(spoiled) || EDGE.when(ends < store + self.edge) {
+        if self.is_spoiled(request.key, limit, ends) || EDGE.when(ends < store + self.edge) {
             return;
         }
         if matches!(source, Source::Lease | Source::Store)
-            && let Some(open) = teller.window(request.key, limit, ends)
+            && let Some(open) = self.tellers.of(request.node).window(request.key, limit, ends)
         {
             open.admitted += request.cost;
         }
@@ -241,6 +258,7 @@ impl Turns {
         if grant.granted > 0
             && !order.window.is_next()
             && is_much
+            && !self.is_spoiled(key, limit, counter.at.0)
             && let Some(open) = self.tellers.of(node).window(key, limit, counter.at.0)
         {
             open.is_news = true;
@@ -249,14 +267,14 @@ impl Turns {
 
     /// A round of gossip is over.
     fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
-        let Self { tellers, keys, shard, skews, shards, .. } = self;
+        let Self { tellers, keys, shard, skews, shards, room, .. } = self;
         let teller = tellers.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         teller.rounds += 1;
         teller.turn(now);
         let Teller { asked, due, .. } = teller;
         due.retain(|key, _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
-        if LIARS.when(lies) {
+        if LIARS.when(lies) || CROWDED.when(teller.known.len() > *room) {
             teller.due.clear();
             teller.told.clear();
             return;
@@ -293,8 +311,32 @@ impl Turns {
         }
     }
 
+    /// Whether the window was open when the store lost the key or another clock came to count it, or is the next.
+    fn is_spoiled(&self, key: u32, limit: &Limit, ends: u64) -> bool {
+        FORGOTTEN.when(self.spoiled.get(key).is_some_and(|until| ends < until + 2 * limit.period.0))
+    }
+
+    /// Another clock may count a key from now on.
+    fn follow(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let (key, now) = match seen {
+            Seen::Executed { key, grant, stale: false, .. } => (*key, grant.now.0),
+            Seen::Answered { request, store, .. } => (request.key, store.0),
+            Seen::Census { key, store, .. } => (*key, store.0),
+            _ => return,
+        };
+        let leapt = self.clocks.leapt(key);
+        self.clocks.see(moment, seen);
+        let latest = self.latest.of(key);
+        *latest = now.max(*latest);
+        if LEAPS.when(self.clocks.leapt(key) != leapt) {
+            let latest = *latest;
+            self.spoil(key, latest);
+        }
+    }
+
     fn spoil(&mut self, key: u32, store: u64) {
-        *self.spoiled.of(key) = store;
+        let spoiled = self.spoiled.of(key);
+        *spoiled = store.max(*spoiled);
         self.tellers.iter_mut().for_each(|teller| teller.forget(key));
     }
 }
@@ -307,6 +349,19 @@ impl Observer for Turns {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;
+        }
+        self.follow(moment, seen);
+        match seen {
+            Seen::Answered { request: Request { node, key, .. }, .. }
+            | Seen::Called { node, key, .. }
+            | Seen::PeerWaits { node, key, .. }
+            | Seen::PeerAnswered { node, key, .. } => {
+                let teller = self.tellers.of(*node);
+                if teller.known.len() <= self.room {
+                    teller.known.insert(*key);
+                }
+            }
+            _ => {}
         }
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
@@ -417,5 +472,40 @@ mod tests {
         let lost = Seen::Lost { key: 0, store: Timestamp(START + 5) };
         history.see(&mut checker, 5, &lost);
         assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "the store has lost it");
+    }
+
+    /// Where its table has room for one key, a second one that it is asked for makes room for itself.
+    #[test]
+    fn a_node_is_judged_until_it_is_asked_for_more_keys_than_it_has_room_for() {
+        for (room, seen) in [(2, 1), (1, 0)] {
+            let (mut history, mut checker) = admitted(3);
+            checker.room = room;
+            let other = Request { key: 1, ..history.ask(&mut checker, 3) };
+            history.answer(&mut checker, 3, &other, Source::Lease, true);
+            round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{room}: {:?}", checker.violations());
+        }
+    }
+
+    /// The key was counted by a clock that is two seconds ahead, and by the one before again: only windows that end two periods
+    /// after what that showed are judged.
+    #[test]
+    fn windows_are_judged_again_when_another_clock_has_caught_up() {
+        for (at, seen) in [(3, 0), (4, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Turns::new(&history.leaping());
+            checker.keys.insert(2, 1);
+            history.lent(&mut checker, 1, 0, 1, 4);
+            history.lent(&mut checker, SECOND, 2 * SECOND, 2, 4);
+            history.lent(&mut checker, 2 * SECOND, 0, 3, 4);
+            (history.used, history.opened) = (4, at * SECOND);
+            history.called(&mut checker, at * SECOND + 1, 4, 4);
+            history.settled(&mut checker, at * SECOND + 1, 4, 4);
+            history.check(&mut checker, at * SECOND + 2, 3, Source::Lease, true);
+            round(&mut history, &mut checker, (at + 1) * SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, (at + 1) * SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
     }
 }
