@@ -22,10 +22,8 @@ static TROUBLE: Exemption = Exemption::new(
     "an account in whose life its node had no answer of the store, of whatever key, was not run, or had limits that changed",
     "It takes the store for lost, or is late, or begins anew.",
 );
-static LEAPS: Exemption = Exemption::new(
-    "a key, once another clock counts it",
-    "By that an account ends at another time.",
-);
+static LEAPS: Exemption =
+    Exemption::new("a key, once another clock counts it", "By that an account ends at another time.");
 static STALE: Exemption = Exemption::new(
     "an account of a key of which a former owner, or a master that the call reached late, may know",
     "What it says of it the owner does not know.",
@@ -129,7 +127,8 @@ impl Reporting {
     /// Whether something came about in an account's life, or shortly before, that keeps its node from telling in time.
     fn is_excused(&self, ((node, _), key): (Life, u32), ends: u64) -> bool {
         let concerns = |at: Option<u64>| at.is_some_and(|at| at + CONCERNS >= ends);
-        let is_pushed = self.pushes.iter().any(|pushes| pushes.meet(ends) || pushes.meet(ends.saturating_sub(CONCERNS)));
+        let is_pushed =
+            self.pushes.iter().any(|pushes| pushes.meet(ends) || pushes.meet(ends.saturating_sub(CONCERNS)));
         let is_unanswered = concerns(self.unanswered.get(node).copied().flatten());
         TROUBLE.when(is_unanswered || is_pushed || self.stops.meet(node, ends, CONCERNS))
             || LEAPS.when(concerns(self.clocks.leapt(key)))

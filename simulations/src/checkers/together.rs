@@ -325,7 +325,9 @@ impl Together {
             Op::Return { windows, .. } => windows[index].0,
             _ => at,
         };
-        let Some(place) = Self::place(key, index, limit, at).filter(|_| !grant.replayed && !grant.outdated) else { return };
+        let Some(place) = Self::place(key, index, limit, at).filter(|_| !grant.replayed && !grant.outdated) else {
+            return;
+        };
         let lent = self.lent.entry(place).or_default();
         *lent = match call.op {
             Op::Acquire(_) => *lent + grant.granted,
