@@ -52,13 +52,14 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Clocks of nodes differ by less than one part in so many.
 const DRIFT_PART: u64 = 2_000;
 
-/// How long a peer is left out, and for how much of that in any case one that was late: within less no peer that was given up
-/// is known again, of which nothing is remembered.
+/// How long a peer is left out, and for how much of that one that was late is judged, as it may be given up and known again since.
 const LEFT_OUT: u64 = 1_000_000;
-const LATE_OUT: u64 = 200_000;
+const LATE_OUT: u64 = 150_000;
 
-/// It is, after so many answers in a row that were late.
+/// It is, after so many answers in a row that were late. A node that has given a peer up, and knows it again, remembers nothing of
+/// it; that takes longer than this, so that what was late longer before counts for nothing.
 const LATE: u32 = 3;
+const KNOWN_AGAIN: u64 = 150_000;
 
 /// The pause between two trials, in a fleet of as many nodes as own keys at most.
 const PAUSE: u64 = 100_000;
@@ -101,6 +102,14 @@ struct Peer {
     /// So many in a row of its answers were late, and the last of them then.
     late: u32,
     late_at: u64,
+}
+
+impl Peer {
+    /// Its answer has not come until then.
+    fn note_late(&mut self, at: u64) {
+        self.late = if at < self.late_at + KNOWN_AGAIN { self.late + 1 } else { 1 };
+        self.late_at = at;
+    }
 }
 
 /// The checker.
@@ -211,7 +220,7 @@ impl Asking {
             if let Some(peer) = open.peer.filter(|_| is_late) {
                 let known = peers.entry((life, peer)).or_default();
                 if known.heard <= open.sent && !is_stopped {
-                    (known.late, known.late_at) = (known.late + 1, open.at_most_until());
+                    known.note_late(open.at_most_until());
                 }
             }
             !is_late
@@ -225,7 +234,7 @@ impl Asking {
         let known = self.peers.entry((life, peer)).or_default();
         if moment.at > open.at_most_until() {
             if known.heard <= open.sent {
-                (known.late, known.late_at) = (known.late + 1, open.at_most_until());
+                known.note_late(open.at_most_until());
             }
             return;
         }
@@ -407,12 +416,14 @@ mod tests {
 
     #[test]
     fn who_asks_a_peer_on_that_was_late_three_times_is_seen() {
-        for (late, after, seen) in [(2, 10_000, 0), (3, 10_000, 1), (3, 1_000_000, 0)] {
+        for (late, each, after, seen) in
+            [(2, 10_000, 10_000, 0), (3, 10_000, 10_000, 1), (3, 200_000, 10_000, 0), (3, 10_000, 1_000_000, 0)]
+        {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history, 2);
-            (0..late).for_each(|id| asks(&mut history, &mut checker, 10_000 * id, &peer_ask(id + 1, 1, 1)));
-            asks(&mut history, &mut checker, 10_000 * (late - 1) + after, &peer_ask(9, 1, 1));
-            assert_eq!(checker.violations().len(), seen, "{late} {after}");
+            (0..late).for_each(|id| asks(&mut history, &mut checker, each * id, &peer_ask(id + 1, 1, 1)));
+            asks(&mut history, &mut checker, each * (late - 1) + after, &peer_ask(9, 1, 1));
+            assert_eq!(checker.violations().len(), seen, "{late} {each} {after}");
         }
     }
 

@@ -15,7 +15,7 @@ use super::notes::{Ids, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::What;
+use crate::plan::{Plan, What};
 
 static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody lends anything on.");
 static LEARNS: Exemption = Exemption::new(
@@ -68,6 +68,9 @@ const WITHOUT: u64 = 3_000_000;
 const TRIED_AFTER: u64 = 1_200_000;
 const BETWEEN_TRIALS: u64 = 200_000;
 
+/// In a fleet of as many nodes; in a larger one it is longer by as many times, as the pause between two trials is.
+const OWNERS: u32 = 64;
+
 /// So long a check waits for peers, of whom it asks one after the other.
 const BUSY: u64 = 200_000;
 
@@ -87,6 +90,8 @@ pub(super) struct Lending {
     waiting: Map<(Life, u32), Vec<u64>>,
     /// Whether shares are judged, and not before then.
     judges_shares: bool,
+    /// How long ago one of several peers without a store was tried at most.
+    between_trials: u64,
     leaves_until: u64,
     lives: Lives,
     /// The peers that have answered a node's last ask, under the limits of which fingerprint, and when.
@@ -120,6 +125,7 @@ impl Lending {
             others: Map::default(),
             waiting: Map::default(),
             judges_shares: is_on && setting.plan.network.loss == 0 && !SHARDS.when(setting.plan.daemon.shards > 1),
+            between_trials: BETWEEN_TRIALS * u64::from(most_nodes(&setting.plan).div_ceil(OWNERS)),
             leaves_until: 0,
             lives: Lives::default(),
             answers: Map::default(),
@@ -163,7 +169,7 @@ impl Lending {
         let life = self.lives.of(request.node);
         let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
         let may_be_back = |at: u64| (at + TRIED_AFTER..at + WITHOUT).contains(&moment.at);
-        let has_tried = self.tried.get(&life).is_some_and(|at| moment.at < at + BETWEEN_TRIALS);
+        let has_tried = self.tried.get(&life).is_some_and(|at| moment.at < at + self.between_trials);
         let Some((peer, _, at)) = peers.iter().copied().find(|(_, of, at)| *of == rule && may_be_back(*at)) else {
             return;
         };
@@ -347,6 +353,12 @@ impl Observer for Lending {
             _ => {}
         }
     }
+}
+
+/// Most nodes at a time.
+fn most_nodes(plan: &Plan) -> u32 {
+    let scaled = plan.faults.iter().map(|fault| if let What::Scale { nodes } = fault.what { nodes } else { 0 });
+    scaled.max().unwrap_or(0).max(plan.nodes)
 }
 
 /// Whether nodes leave by that, or what they tell each other is lost.
