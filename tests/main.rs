@@ -30,6 +30,7 @@ mod fleet;
 mod fleet_asks;
 mod fleet_earlier;
 mod fleet_garbage;
+mod fleet_hundreds;
 mod fleet_memory;
 mod fleet_quic;
 mod fleet_seeded;

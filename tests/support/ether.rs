@@ -49,6 +49,7 @@ struct State {
     cuts: BTreeSet<(SocketAddr, SocketAddr)>,
     on_the_way: BTreeMap<(Instant, u64), Datagram>,
     count: u64,
+    bytes: u64,
     trace: Trace,
 }
 
@@ -99,6 +100,7 @@ impl Ether {
             cuts: BTreeSet::new(),
             on_the_way: BTreeMap::new(),
             count: 0,
+            bytes: 0,
             trace,
         };
         Self(Arc::new(Shared { state: Mutex::new(state), sent: Notify::new(), began: Instant::now() }))
@@ -162,6 +164,11 @@ impl Ether {
     /// Datagrams that were sent.
     pub fn count(&self) -> u64 {
         self.state().count
+    }
+
+    /// Bytes of all datagrams that were sent.
+    pub fn bytes(&self) -> u64 {
+        self.state().bytes
     }
 
     /// The time since the network is there.
@@ -233,6 +240,7 @@ impl AsyncUdpSocket for Socket {
         let at = (now - self.ether.0.began).as_micros();
         state.trace.line(&format!("{at} {from} {to} {len} {word}"));
         state.count += 1;
+        state.bytes += len as u64;
         if let Ok(delay) = fate {
             let key = (now + delay, state.count);
             state.on_the_way.insert(key, Datagram { from, to, contents: transmit.contents.to_vec() });
