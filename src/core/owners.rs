@@ -221,6 +221,7 @@ impl Owners {
     /// How long a peer's answer is worth waiting for.
     pub(super) fn patience(&self, peer: Origin) -> Micros {
         let slowest = self.get(peer).map_or(Micros::ZERO, |peer| peer.slowest);
+        let slowest = if on(Mutant::WaitsForPeersAlone) { LONGEST } else { slowest };
         Micros(slowest.0.saturating_mul(PATIENCE)).max(LEAST_PATIENCE)
     }
 

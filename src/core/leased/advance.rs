@@ -249,7 +249,8 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let Some(first) = key.line.first() else { return };
     let (wanted, least) = (key.line.wanted(), first.cost);
-    let patience = Micros(first.deadline.since(now).0 / PATIENCE_PART);
+    let part = if on(Mutant::WaitsForPeersAlone) { 1 } else { PATIENCE_PART };
+    let patience = Micros(first.deadline.since(now).0 / part);
     key.line.note_ask();
     send_ask(key, cx, now, peer, [wanted, least], patience, true);
 }
@@ -280,10 +281,7 @@ fn send_ask(
     let owed = if on(Mutant::DebtNotPaidByLoans) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };
-    let patience = match cx.owners.patience(peer).min(patience.max(Micros(1))) {
-        _ if on(Mutant::WaitsForPeersAlone) => Micros(patience.0 * PATIENCE_PART),
-        patience => patience,
-    };
+    let patience = cx.owners.patience(peer).min(patience.max(Micros(1)));
     let terms = Terms { rule: rule.fingerprint(), want, least, patience };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
@@ -318,8 +316,7 @@ pub(super) fn lend(
     }
     let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
     // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
-    let is_of_several = key.view.rule().limits.len() > 1 && !on(Mutant::LendsWhatLapses);
-    if usable > 0 && is_of_several && until.has_come(peer.until) {
+    if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) && !on(Mutant::LendsWhatLapses) {
         return Some(Err(Refusal::Busy));
     }
     if on(Mutant::LentOnNotSpent) && usable >= want {
