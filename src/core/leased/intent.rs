@@ -489,6 +489,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_ends_when_a_client_comes_back_whose_tokens_have_ended() {
+        let mut key = key("100/1s", 40);
+        let comes = NOW + Micros(1_000_000);
+        let told = Resolution::deny(Reason::Rate, Source::Lease).after(comes.since(NOW));
+        let denial = key.answer(NOW, 40, told);
+        key.pacing.note_promise(NOW, 40, &denial);
+        key.pacing.pause_until(comes + Micros(1_000_000), Micros::ZERO);
+        assert!(!key.is_exhausted(comes, 40) && key.is_exhausted(comes, 41), "tokens are kept for it");
+        key.holdings.void();
+        assert!(key.is_exhausted(comes - Micros(1), 40));
+        assert!(!key.is_exhausted(comes, 40), "the store has them");
+    }
+
+    #[test]
     fn an_account_is_not_renewed_while_the_store_has_more_to_do_than_it_can() {
         let mut key = key("100/1s", 40);
         let closing = closes(&key).time().expect("an account closes");

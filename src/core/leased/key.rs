@@ -194,7 +194,7 @@ impl LeasedKey {
         }
         let usable = self.about_to_start(now).saturating_add(returning);
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
-        if self.pacing.is_paced(now) {
+        if self.is_paced(now) {
             return usable < cost;
         }
         let (latest, mut counters) = (self.view.clock().latest(now), self.charged());
@@ -203,6 +203,17 @@ impl LeasedKey {
         }
         let mut limits = self.view.rule().limits.iter().zip(&counters);
         limits.any(|(limit, counter)| counter.left_beside(limit, latest, usable) < cost)
+    }
+
+    /// Whether checks are denied until tokens have trickled in.
+    fn is_paced(&self, now: Instant) -> bool {
+        self.pause(now) > Micros::ZERO
+    }
+
+    /// How long that will last. When it began, tokens may have been here for a client that was told to come back meanwhile. Where
+    /// those have ended with a window of theirs, the store is asked when it comes.
+    fn pause(&self, now: Instant) -> Micros {
+        self.before_promised(now, now + self.pacing.pause(now)).since(now)
     }
 
     /// Tokens that can be spent now, and those of this window that were lent ahead of it. The latter start when the
@@ -349,8 +360,8 @@ impl LeasedKey {
                 wait + self.drift_margin(now, wait) + self.report_margin()
             }
         };
-        let is_paced = self.pacing.is_paced(now);
-        let wait = wait.max(self.pacing.pause(now));
+        let is_paced = self.is_paced(now);
+        let wait = wait.max(self.pause(now));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         let decision = self.answer(now, cost, Resolution::deny(Reason::Rate, source).after(wait));
         // Tokens that have trickled in since the store was asked may have been lent to other nodes.

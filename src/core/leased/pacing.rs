@@ -128,12 +128,7 @@ impl Pacing {
         self.probe_at < Due::at(at)
     }
 
-    /// Whether checks are denied until tokens have trickled in.
-    pub(super) fn is_paced(&self, now: Instant) -> bool {
-        !self.paces().paced_until.has_come(now)
-    }
-
-    /// How long that will last.
+    /// How long checks are denied until tokens have trickled in.
     pub(super) fn pause(&self, now: Instant) -> Micros {
         self.paces().paced_until.after(now)
     }
