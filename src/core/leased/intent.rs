@@ -421,7 +421,7 @@ mod tests {
     use crate::core::decision::{Reason, Source};
     use crate::core::key::Digest;
     use crate::core::lease::Segment;
-    use crate::core::limit::Limit;
+    use crate::core::limit::{Algorithm, Limit};
     use crate::core::request::Ticket;
     use crate::core::rule::Rule;
     use crate::core::store_clock::StoreClock;
@@ -435,15 +435,19 @@ mod tests {
         key_of(1, limit, lent)
     }
 
-    fn key_of(digest: u128, limit: &str, lent: u64) -> LeasedKey {
-        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
+    fn key_of(digest: u128, limits: &str, lent: u64) -> LeasedKey {
+        let limits: Vec<_> = limits.split(" & ").map(|limit| Limit::parse(limit).expect("a limit")).collect();
+        let rule = Arc::new(Rule::of("p", &limits));
         let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
         let mut key = LeasedKey::new(digest, b"k", &rule, 0, 2, clock);
-        let at = if key.view.has_account() { Timestamp(NOW.0) } else { Timestamp(120_000_000) };
+        let at = |limit: &Limit| Timestamp(if limit.algorithm == Algorithm::Gcra { NOW.0 } else { 120_000_000 });
+        let ends: Vec<_> = limits.iter().map(at).collect();
         key.view.note_answered(NOW);
-        key.view.note_counter(0, Counter { used: lent, prev: 0, at });
+        ends.iter().enumerate().for_each(|(index, at)| {
+            key.view.note_counter(index, Counter { used: lent, prev: 0, at: *at });
+        });
         key.holdings.account(&rule, NOW, NOW, Timestamp(NOW.0));
-        assert_eq!(key.holdings.add(Segment::new(&rule, 40, NOW, clock, &[at], false)), None);
+        assert_eq!(key.holdings.add(Segment::new(&rule, 40, NOW, clock, &ends, false)), None);
         key.demand.note_check(NOW);
         key
     }
@@ -490,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_pause_ends_when_a_client_comes_back_whose_tokens_have_ended() {
-        let mut key = key("100/1s", 40);
+        let mut key = key("100/1s & 100/1m fixed", 40);
         let comes = NOW + Micros(1_000_000);
         let told = Resolution::deny(Reason::Rate, Source::Lease).after(comes.since(NOW));
         let denial = key.answer(NOW, 40, told);

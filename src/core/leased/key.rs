@@ -211,9 +211,13 @@ impl LeasedKey {
     }
 
     /// How long that will last. When it began, tokens may have been here for a client that was told to come back meanwhile. Where
-    /// those have ended with a window of theirs, the store is asked when it comes.
+    /// a window of theirs has ended, as windows do that come back as a whole, the store is asked when that client comes.
     fn pause(&self, now: Instant) -> Micros {
-        self.before_promised(now, now + self.pacing.pause(now)).since(now)
+        let until = now + self.pacing.pause(now);
+        let limits = &self.view.rule().limits;
+        let trickles = limits.iter().filter(|limit| limit.trickles()).count();
+        let until = if (1..limits.len()).contains(&trickles) { self.before_promised(now, until) } else { until };
+        until.since(now)
     }
 
     /// Tokens that can be spent now, and those of this window that were lent ahead of it. The latter start when the
