@@ -118,9 +118,9 @@ mod tests {
     fn what_is_just_enough_stays_and_so_does_a_calm_that_is_long_enough() {
         let just = plan("100/5s fixed", 35, 1);
         assert_eq!(lengthened(just.clone()).demand, just.demand);
-        let short = plan("100/10ms fixed", 100_000, 1);
+        let short = Plan { calm: Span::secs(7), ..plan("100/10ms fixed", 100_000, 1) };
         assert_eq!(lengthened(short.clone()), short);
-        let slots = plan("9 concurrent", 1_000, 2);
+        let slots = plan("9/1s concurrent", 1_000, 2);
         assert_eq!(lengthened(slots.clone()).demand, slots.demand);
     }
 }
