@@ -44,7 +44,7 @@ static UNTOLD: Exemption = Exemption::new(
 );
 static ALONE: Exemption = Exemption::new(
     "nodes that do not hear of each other",
-    "Each goes by the number of nodes that the store last counted, which may be fewer than ask: 95 % of the limit divided by that for each of them, on top of leases.",
+    "Each goes by the number of nodes that the store last counted, which may be fewer than ask, and then all of their parts are more than 95 % of the limit: as much more may be admitted, on shares, or on leases of what is left of them when the store is back. Of a bucket each node may admit its part on top of leases.",
 );
 static FROM_FIRST: Exemption = Exemption::new(
     "shares of windows from the first request",
@@ -189,6 +189,8 @@ struct Key {
     /// Of each limit's shares, of all nodes: what has been excused, and what has not.
     excused: Vec<Excused>,
     counted: Vec<Excused>,
+    /// And the parts of nodes that do not hear of each other.
+    parts: Vec<Parts>,
     seconds: BTreeMap<Life, Second>,
 }
 
@@ -288,6 +290,32 @@ impl Excused {
         let part = tokens.min(most.saturating_sub(self.used));
         self.used += part;
         part
+    }
+}
+
+/// The parts of one limit by which nodes go that do not hear of each other, in the window at hand.
+#[derive(Debug, Default)]
+struct Parts {
+    window: u64,
+    of: BTreeMap<Life, u64>,
+    forgiven: u64,
+}
+
+impl Parts {
+    fn note(&mut self, window: u64, life: Life, part: u64) {
+        if self.window != window {
+            *self = Self { window, ..Self::default() };
+        }
+        let most = self.of.entry(life).or_default();
+        *most = part.max(*most);
+    }
+
+    /// What all parts come to beyond the share of one, as far as that has not been forgiven yet.
+    fn forgive(&mut self, whole: u64) -> u64 {
+        let beyond = self.of.values().sum::<u64>().saturating_sub(whole);
+        let more = beyond.saturating_sub(self.forgiven);
+        self.forgiven += more;
+        more
     }
 }
 
@@ -428,10 +456,11 @@ impl Joint {
         key.excused.resize(rule.limits.len(), Excused::default());
         place.excused.resize(rule.limits.len(), Excused::default());
         key.counted.resize(rule.limits.len(), Excused::default());
-        let books = key.excused.iter_mut().zip(&mut place.excused).zip(&mut key.counted);
+        key.parts.resize_with(rule.limits.len(), Parts::default);
+        let books = key.excused.iter_mut().zip(&mut place.excused).zip(&mut key.counted).zip(&mut key.parts);
         let limits = rule.limits.iter().zip(books);
-        limits
-            .map(|(limit, ((all, one), counted))| {
+        let excused = limits
+            .map(|(limit, (((all, one), counted), parts))| {
                 let is_even = !matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
                 let gossips = gossips && (!is_even || has_met);
                 let book = if gossips { all } else { one };
@@ -444,19 +473,28 @@ impl Joint {
                 let (whole, window) = (whole(limit), now / length);
                 let times = if is_even || is_untold { 2 } else { 1 };
                 let is_first = FROM_FIRST.when(limit.algorithm == Algorithm::FixedFromFirst);
-                let strict = if is_partial || is_untold || is_first {
+                let is_strict = !is_partial && !is_untold && !is_first;
+                let part = if gossips { whole } else { ALONE.forgives(whole / nodes) };
+                if is_strict && !gossips && !is_even {
+                    parts.note(window, life, part);
+                }
+                let strict = if !is_strict {
                     0
                 } else {
-                    let most = if gossips { u64::MAX } else { whole };
+                    let most = if is_bucket && !gossips { whole } else { u64::MAX };
                     let quarter = if limit.algorithm == Algorithm::Sliding { whole.div_ceil(4) } else { 0 };
                     let taken = counted.take(window, most, request.cost);
                     let before = counted.used - taken;
                     taken - taken.min(RELEASED.forgives(quarter).saturating_sub(before))
                 };
-                let part = if gossips { whole } else { ALONE.forgives(whole / nodes) };
                 book.take(window, times * part.max(u64::from(is_bucket)), request.cost - strict)
             })
-            .collect()
+            .collect();
+        // `all` learns a key's limits with its first admission, before which there is nothing to exceed them.
+        self.all.beside(request.key, now, |index, limit| {
+            key.parts.get_mut(index).map_or(0, |parts| parts.forgive(whole(limit)))
+        });
+        excused
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
@@ -664,6 +702,26 @@ mod tests {
             history.executed(&mut checker, at + SECOND + 2 * DRIFT + later, 2);
             history.check(&mut checker, at + SECOND + 3 * DRIFT + later, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn parts_that_were_counted_apart_are_forgiven_what_they_are_beyond_the_share_of_one() {
+        // Two nodes that were told of one node: 18 of ten, where one share is 9. So nine more than ten, and no more.
+        for (more, told, seen) in [(9, 1, 0), (10, 1, 1), (1, 2, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut checker = Joint::new(&history.setting());
+            let at = 15 * SECOND;
+            history.nodes = told;
+            for incarnation in [0, 1] {
+                checker.lives.see(&Seen::Joined { node: 0, incarnation });
+                history.settled_in(&mut checker, at, [incarnation, incarnation + 1], 0);
+                history.check(&mut checker, at, 4, Source::Share, true);
+            }
+            history.check(&mut checker, at + 1, 2, Source::Lease, true);
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.check(&mut checker, at + 2, more, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{more}: {:?}", checker.violations());
         }
     }
 

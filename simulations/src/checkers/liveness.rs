@@ -11,7 +11,7 @@ use rationd::core::policy::Rule;
 
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
-use crate::maps::Set;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 
 static SLOW_STORE: Exemption = Exemption::new(
@@ -25,6 +25,10 @@ static ROOM_LEFT: Exemption = Exemption::new(
 static SHARES_END: Exemption = Exemption::new(
     "answers within two of the longest periods",
     "A share goes on until the window is over in which it was used.",
+);
+static LATER: Exemption = Exemption::new(
+    "answers of a node about a key within a second and two of the longest periods after the first answer of the store about it since it was lost there",
+    "For a second from then on other nodes may still have to pay for what they admitted. Where a key is seldom asked for, that begins later than all has healed.",
 );
 static STEADY: Exemption = Exemption::new(
     "of other shapes than one fixed window, demand that is not steady",
@@ -71,6 +75,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &SLOW_STORE,
         &ROOM_LEFT,
         &SHARES_END,
+        &LATER,
         &STEADY,
         &BURSTS,
         &SHALLOW,
@@ -85,6 +90,9 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// After the last fault has healed.
 const SETTLED: u64 = 2_000_000;
+
+/// With the store back, a node goes on within its share for so long.
+const GRACE: u64 = 1_000_000;
 
 /// One window of one key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,6 +147,8 @@ pub(super) struct Liveness {
     /// Calls that have left, and the nodes that had no answer to one, until when that is excused.
     sent: Set<(u32, u64)>,
     unheard: BTreeMap<u32, u64>,
+    /// Of a node and a key of which a call was not answered: when the next one was, or that none was yet.
+    found_again: Map<(u32, u32), Option<u64>>,
     windows: BTreeMap<u32, Window>,
     stretches: BTreeMap<u32, Stretch>,
     nodes: u64,
@@ -165,6 +175,7 @@ impl Liveness {
                 > u64::from(plan.daemon.max_keys),
             sent: Set::default(),
             unheard: BTreeMap::new(),
+            found_again: Map::default(),
             windows: BTreeMap::new(),
             stretches: BTreeMap::new(),
             nodes: 1,
@@ -252,6 +263,16 @@ impl Observer for Liveness {
             }
             _ => {}
         }
+        if let Seen::Settled { node, key, grant, .. } = seen {
+            match grant {
+                None => _ = self.found_again.insert((*node, *key), None),
+                Some(_) => {
+                    if let Some(found) = self.found_again.get_mut(&(*node, *key)) {
+                        found.get_or_insert(moment.at);
+                    }
+                }
+            }
+        }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
         {
@@ -262,7 +283,9 @@ impl Observer for Liveness {
         let back = !SHARES_END.when(moment.at < self.from + 2 * longest);
         let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
         let is_unheard = self.unheard.get(&request.node).is_some_and(|until| moment.at < *until);
-        let is_judged = back && !STALLS.when(is_unheard);
+        let found = self.found_again.get(&(request.node, request.key)).copied().flatten();
+        let waits = found.is_some_and(|found| moment.at < found + GRACE + 2 * longest);
+        let is_judged = back && !STALLS.when(is_unheard) && !LATER.when(waits);
         self.judged.answers += u64::from(is_judged);
         if is_judged && alone {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
@@ -338,6 +361,20 @@ mod tests {
         assert!(checker.violations().is_empty());
         history.check(&mut checker, 9 * SECOND, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "liveness");
+    }
+
+    #[test]
+    fn a_share_goes_on_for_a_second_after_the_first_answer_about_its_key() {
+        for (later, seen) in [(3 * SECOND - 1, 0), (3 * SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.unanswered_in(&mut checker, SECOND, [0, 1]);
+            // The second begins with the first answer, however many follow.
+            history.settled(&mut checker, 10 * SECOND, 2, 1);
+            history.settled(&mut checker, 11 * SECOND, 3, 1);
+            history.check(&mut checker, 10 * SECOND + later, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
+        }
     }
 
     #[test]
