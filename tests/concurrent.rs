@@ -118,8 +118,12 @@ impl World {
 
     /// Asks for a slot; the decision, if there is one at once.
     fn check(&mut self, node: usize) -> Option<Decision> {
-        let (rule, digest) = (self.rule.clone(), Digest::of("flight", b"k"));
-        let request = Request { rule: &rule, digest, key: b"k", cost: 1, peek: false };
+        self.check_key(node, b"k")
+    }
+
+    fn check_key(&mut self, node: usize, key: &[u8]) -> Option<Decision> {
+        let (rule, digest) = (self.rule.clone(), Digest::of("flight", key));
+        let request = Request { rule: &rule, digest, key, cost: 1, peek: false };
         match self.nodes[node].shard.check(Instant(self.now), request) {
             Outcome::Decided(decision) => self.answered(node, decision),
             Outcome::Parked(ticket) => drop(self.nodes[node].parked.insert(ticket)),
@@ -361,6 +365,17 @@ fn leaving_hands_back_what_is_not_in_use() {
         others += 1;
     }
     assert_eq!(others, 6);
+}
+
+#[test]
+fn a_key_that_makes_room_for_another_hands_back_what_it_has() {
+    let mut world = World::new("3/1h concurrent", 2, 1, FAIR);
+    let settings = Settings { max_keys: 1, timeout: Micros(50_000), lease_ahead: true };
+    world.nodes[0].shard = Shard::new(settings, 9, EPOCH, 1, (Instant(0), Timestamp(EPOCH)));
+    assert!(world.allowed(0));
+    world.release_one(0);
+    assert_eq!(world.check_key(0, b"another").map(|decision| decision.verdict), Some(Verdict::Allow));
+    assert!((0..3).all(|_| world.allowed(1)), "nobody uses one, and the node that had some has no room for the key");
 }
 
 #[test]

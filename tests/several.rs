@@ -96,3 +96,23 @@ fn what_a_check_will_lack_is_leased_before_it_comes() {
     bench.grant(call, 1);
     assert_eq!(bench.check(1), Some(Verdict::Allow), "it is there");
 }
+
+#[test]
+fn what_was_leased_before_a_check_and_never_answered_is_given_back() {
+    let mut bench = Bench::new("100/1s fixed");
+    let rule = bench.rule.clone();
+    bench.shard.prefetch(bench.now, request(&rule, 1));
+    bench.advance(Micros(0));
+    // Nobody knows whether the store has executed it.
+    let first = bench.acquire();
+    bench.fail(&first, StoreError::Unknown);
+    let again = bench.acquire();
+    assert_eq!(again.id, first.id);
+    bench.fail(&again, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    let voided = bench.calls().into_iter().find_map(|call| match call.op {
+        Op::Return { voids, .. } => Some(voids.id),
+        _ => None,
+    });
+    assert_eq!(voided, Some(first.id), "the key was not forgotten");
+}

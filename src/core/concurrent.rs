@@ -35,10 +35,13 @@ impl Concurrent {
         self.keys.contains_key(&digest.0)
     }
 
-    /// Forgets a key without permits, to make room.
-    pub(super) fn forget_one(&mut self) -> Option<()> {
-        let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
-        self.keys.remove(&done);
+    /// Forgets a key of which clients hold no permits, to make room, and returns what it has: otherwise nobody could use
+    /// that before the node's lease ends.
+    pub(super) fn forget_one(&mut self, cx: &mut Context, now: Instant) -> Option<()> {
+        let (digest, key) = self.keys.iter_mut().find(|(_, key)| key.is_unused())?;
+        key.hand_back(cx, now);
+        let digest = *digest;
+        self.keys.remove(&digest);
         Some(())
     }
 

@@ -367,7 +367,7 @@ impl Shard {
     /// Makes sure that there is room for one more key of either kind.
     fn make_room(&mut self, now: Instant) -> Option<()> {
         let has_room = self.table.len() + self.concurrent.len() < self.table.max();
-        has_room.then_some(()).or_else(|| self.concurrent.forget_one()).or_else(|| self.evict(now))
+        has_room.then_some(()).or_else(|| self.concurrent.forget_one(&mut self.cx, now)).or_else(|| self.evict(now))
     }
 
     /// Forgets a quiet key among the next [`LOOK_AT`], and returns what it holds. A key that is decided by its share is kept,

@@ -105,6 +105,8 @@ fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, 
 pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     let lacks = key.holdings.lease().usable(now) < cost && !key.is_exhausted(now, cost);
     if lacks && key.line.is_empty() && !key.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
+        // A key that was never checked would be forgotten when its call ends, also where nobody knows what the store did.
+        key.demand.note_check(now);
         advance(key, cx, now, Wish::Tokens);
     }
 }
