@@ -117,10 +117,13 @@ impl Reporting {
         self.accounts.get_mut(&(self.lives.of(request.node), request.key))
     }
 
-    /// A cost goes back.
+    /// A cost goes back. Where it was spent of an account before this one, the store has it charged already, and whoever
+    /// spends it again need not tell of it.
     fn back(&mut self, request: &Request) {
         if let Some(account) = self.account(request) {
-            account.used = account.used.saturating_sub(BACK.forgives(request.cost));
+            let of_this = account.used.min(BACK.forgives(request.cost));
+            account.used -= of_this;
+            account.charged += BACK.forgives(request.cost - of_this);
         }
     }
 
@@ -286,6 +289,21 @@ mod tests {
         history.see(&mut checker, 3, &Seen::Asked(&request));
         history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn what_an_account_before_was_charged_for_is_spent_again_and_not_told() {
+        for (cost, seen) in [(4, 0), (5, 1)] {
+            let mut history = History::new("10/10s");
+            let mut checker = Reporting::new(&history.setting());
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.executed(&mut checker, 1, 1);
+            let request = Request { kind: Kind::Refund, cost: 3, ..history.ask(&mut checker, 2) };
+            history.see(&mut checker, 2, &Seen::Asked(&request));
+            history.check(&mut checker, 3, cost, Source::Lease, true);
+            history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{cost}: {:?}", checker.violations());
+        }
     }
 
     #[test]
