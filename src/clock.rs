@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 // The daemon's timers and its clock are tokio's, so a test that pauses tokio's time pauses both. Without the daemon,
 // std's instant is used.
 #[cfg(not(feature = "daemon"))]
-use std::time::Instant as Origin;
+use std::time::Instant as PeerIndex;
 #[cfg(feature = "daemon")]
-use tokio::time::Instant as Origin;
+use tokio::time::Instant as PeerIndex;
 
 use crate::core::time::{Instant, Micros, Timestamp};
 
@@ -19,7 +19,7 @@ const HEAD_START: Micros = Micros::from_secs(3_600);
 /// This process's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: Origin,
+    origin: PeerIndex,
     /// The time of the wall clock at the start; `None` when the system's wall clock is used.
     wall: Option<Timestamp>,
 }
@@ -29,7 +29,7 @@ impl Clock {
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
-        Self { origin: Origin::now(), wall: None }
+        Self { origin: PeerIndex::now(), wall: None }
     }
 
     /// The same with a wall clock that shows `wall` now and advances with the monotonic clock. For simulations, whose
@@ -65,8 +65,8 @@ impl Clock {
 #[cfg(feature = "daemon")]
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "this is the clock")]
-pub(crate) fn timers() -> Origin {
-    Origin::now()
+pub(crate) fn timers() -> PeerIndex {
+    PeerIndex::now()
 }
 
 /// The wall clock, Unix time.

@@ -527,9 +527,9 @@ impl World {
             ledger.slots.values_mut().for_each(|taken| taken.retain(|(at, _), _| *at != node));
             *ledger.ends.entry(node).or_default() += 1;
         }
-        let hub = running.daemon.hub().clone();
+        let state = running.daemon.state().clone();
         let open = running.daemon.drain_and_stop().await;
-        let stats = hub.stats();
+        let stats = state.stats();
         assert_eq!((stats.connections, stats.kept), (0, 0), "daemon {node} has left, and somebody is still there");
         self.trace.note(&format!("daemon {node} has left, {open} calls open"));
         open
@@ -598,7 +598,7 @@ impl World {
     async fn end(&mut self, habits: Habits, restarts: u64) -> String {
         if self.fleet.is_some() {
             for (node, running) in self.running.iter().enumerate() {
-                let fleet = running.as_ref().expect("it runs").daemon.hub().fleet_status().expect("it is in a fleet");
+                let fleet = running.as_ref().expect("it runs").daemon.state().fleet_status().expect("it is in a fleet");
                 let seen: Vec<_> = fleet.members.iter().map(|(member, _)| member.id.to_string()).collect();
                 assert_eq!(seen.len(), self.places.len(), "daemon {node} sees {seen:?}");
             }

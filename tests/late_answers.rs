@@ -12,7 +12,7 @@ use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::{Count, Origin, Usage};
+use rationd::core::usage::{Count, PeerIndex, Usage};
 use support::bench::{Bench, SECOND};
 use support::lone::Lone;
 
@@ -50,7 +50,7 @@ fn window(bench: &Bench, call: &Call) -> Timestamp {
 fn hear_of_a_loss(bench: &mut Bench, window: Timestamp, epoch: u64) {
     let count = Count { admitted: 20, refunded: 0 };
     let usage = Usage { digest: Digest::of("test", &[0]), limit: 0, window, count, epoch };
-    bench.shard.handle_usage(bench.now, Origin(1), &usage);
+    bench.shard.handle_usage(bench.now, PeerIndex(1), &usage);
     bench.advance(Micros::ZERO);
 }
 

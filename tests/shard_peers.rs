@@ -14,7 +14,7 @@ use rationd::core::limit::MAX_LIMITS;
 use rationd::core::owners::{Candidate, KeyOwner, OwnerName, name_hash};
 use rationd::core::shard::Request;
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::Origin;
+use rationd::core::usage::PeerIndex;
 
 use support::bench::{Bench, SECOND};
 
@@ -35,7 +35,7 @@ fn join(bench: &mut Bench, live: u32) {
     let known =
         FleetView { live, largest: live, is_settled: true, is_steady: true, heard: bench.now, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(known);
-    let peers = (1..live).map(|peer| Candidate { peer: Origin(peer), name: name(&format!("peer-{peer}")) });
+    let peers = (1..live).map(|peer| Candidate { peer: PeerIndex(peer), name: name(&format!("peer-{peer}")) });
     bench.shard.handle_owners(name("own"), &peers.collect::<Vec<_>>());
 }
 

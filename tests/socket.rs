@@ -458,21 +458,21 @@ fn connections_are_served_by_the_thread_that_has_the_fewest() {
     const THREADS: usize = 3;
     const EACH: usize = 4;
     let daemon = TestDaemon::with(|options| options.threads = THREADS);
-    let hub = daemon.daemon().hub().clone();
+    let state = daemon.daemon().state().clone();
     let mut clients: Vec<_> = (0..THREADS * EACH).map(|_| daemon.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         for _ in 0..5 {
             assert!(client.ask(&format!("CL.THROTTLE {number} 15 30 60")).starts_with("0 16 "));
         }
     }
-    assert_eq!(hub.admission.seated(), [EACH; THREADS]);
-    assert_eq!(hub.commands_of_threads(), [5 * EACH as u64; THREADS], "they run where they are counted");
+    assert_eq!(state.admission.seated(), [EACH; THREADS]);
+    assert_eq!(state.commands_of_threads(), [5 * EACH as u64; THREADS], "they run where they are counted");
     // Who goes leaves room: those who come next fill it, and nobody is moved.
     clients.drain(..THREADS);
-    until("they have gone", || hub.admission.open() == THREADS * (EACH - 1));
+    until("they have gone", || state.admission.open() == THREADS * (EACH - 1));
     clients.extend((0..THREADS).map(|_| daemon.client()));
     for client in &mut clients {
         assert_eq!(client.ask("PING"), "PONG");
     }
-    assert_eq!(hub.admission.seated(), [EACH; THREADS]);
+    assert_eq!(state.admission.seated(), [EACH; THREADS]);
 }

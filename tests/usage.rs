@@ -8,7 +8,7 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::{Count, Origin, Usage};
+use rationd::core::usage::{Count, PeerIndex, Usage};
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use support::bench::{Bench, SECOND};
 
-const PEER: Origin = Origin(1);
-const OTHER: Origin = Origin(2);
+const PEER: PeerIndex = PeerIndex(1);
+const OTHER: PeerIndex = PeerIndex(2);
 
 /// A bench in a fleet of so many nodes.
 fn bench_of(live: u32, limit: &str) -> Bench {
@@ -49,7 +49,7 @@ fn told(bench: &mut Bench) -> Vec<(Timestamp, u64, u64)> {
 }
 
 /// A peer tells what it admitted in the window at hand.
-fn hear(bench: &mut Bench, origin: Origin, admitted: u64) {
+fn hear(bench: &mut Bench, origin: PeerIndex, admitted: u64) {
     let window = window(bench);
     let usage = usage(window, admitted);
     bench.shard.handle_usage(bench.now, origin, &usage);

@@ -102,11 +102,11 @@ fn a_panic_in_a_command_is_an_error_to_its_client_alone() {
 #[test]
 fn livez_knows_of_a_loop_that_has_ended_or_hangs() {
     let daemon = TestDaemon::start();
-    let hub = daemon.daemon().hub().clone();
-    let now = hub.node.clock.now();
-    assert_eq!(hub.vitals.still(now), None);
+    let state = daemon.daemon().state().clone();
+    let now = state.node.clock.now();
+    assert_eq!(state.vitals.still(now), None);
     // Nothing has moved in a far future.
     let later = rationd::core::time::Instant(now.0 + 60_000_000);
-    let told = hub.vitals.still(later).expect("all of it stands still then");
+    let told = state.vitals.still(later).expect("all of it stands still then");
     assert!(told.contains("has not moved for 6"), "{told}");
 }

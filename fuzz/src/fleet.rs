@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rationd::fleet::{Carrier, Gossip, MAX_FRAME, Members, Membership, MembershipOptions, PeerId};
+use rationd::fleet::{Carrier, GossipMessage, MAX_FRAME, Members, Membership, MembershipOptions, PeerId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
@@ -28,7 +28,7 @@ const STRANGERS: [(&str, u64, u16); 4] = [("mallory", 1, 9), ("mallory", 2, 9), 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-struct Table(Mutex<HashMap<SocketAddr, (PeerId, mpsc::Sender<Gossip>)>>);
+struct Table(Mutex<HashMap<SocketAddr, (PeerId, mpsc::Sender<GossipMessage>)>>);
 
 struct Wire {
     table: Arc<Table>,
@@ -45,7 +45,7 @@ impl Carrier for Wire {
     fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
         assert!(frame.len() <= MAX_FRAME, "a frame of {} bytes", frame.len());
         let table = self.table.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gossip = Gossip::new(self.own.clone(), self.address, frame);
+        let gossip = GossipMessage::new(self.own.clone(), self.address, frame);
         table.get(&to).is_some_and(|(_, inbox)| inbox.try_send(gossip).is_ok())
     }
 
@@ -63,7 +63,7 @@ impl Carrier for Wire {
     }
 }
 
-fn start(table: &Arc<Table>, name: &str, port: u16, seeds: &[u16]) -> (Membership, mpsc::Sender<Gossip>) {
+fn start(table: &Arc<Table>, name: &str, port: u16, seeds: &[u16]) -> (Membership, mpsc::Sender<GossipMessage>) {
     let own = PeerId { name: name.into(), incarnation: 1_000 };
     let (inbox, messages) = mpsc::channel(1 << 14);
     table.0.lock().unwrap_or_else(PoisonError::into_inner).insert(at(port), (own.clone(), inbox.clone()));
@@ -96,7 +96,7 @@ async fn hear(mut input: &[u8]) {
         let (name, incarnation, port) = STRANGERS[usize::from(who) % STRANGERS.len()];
         let (frame, rest) = rest.split_at(rest.len().min(usize::from(low) | usize::from(high) << 8));
         let from = PeerId { name: name.into(), incarnation };
-        let gossip = Gossip::new(from.clone(), at(port), Bytes::copy_from_slice(frame));
+        let gossip = GossipMessage::new(from.clone(), at(port), Bytes::copy_from_slice(frame));
         senders.push((from, at(port)));
         inbox.try_send(gossip).expect("there is room for as many messages as an input has");
         sleep(Duration::from_millis(if who < 128 { 1 } else { 201 })).await;

@@ -16,7 +16,7 @@ use rationd::core::limit::Limit;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::{Instant, Micros, Timestamp};
-use rationd::core::usage::{Count, Origin, Usage};
+use rationd::core::usage::{Count, PeerIndex, Usage};
 use rationd::store::script;
 
 /// What steps are made of.
@@ -140,7 +140,7 @@ impl Stage {
                     count: Count { admitted: bytes.number(), refunded: bytes.number() },
                     epoch: bytes.number(),
                 };
-                self.shard.handle_usage(self.now, Origin(u32::from(bytes.byte() % 4)), &usage);
+                self.shard.handle_usage(self.now, PeerIndex(u32::from(bytes.byte() % 4)), &usage);
             }
             7 => {
                 let (key, cost) = (bytes.byte() % 5, bytes.number());

@@ -13,9 +13,9 @@ use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName};
-use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard};
+use rationd::core::shard::{AskOutcome, Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
-use rationd::core::usage::{Origin, Usage};
+use rationd::core::usage::{PeerIndex, Usage};
 
 use crate::baseline::{Leasing, Split};
 use crate::observe::Balance;
@@ -98,7 +98,7 @@ pub trait Limiter {
     fn handle_fleet(&mut self, _view: FleetView) {}
 
     /// Takes in what a peer tells.
-    fn handle_usage(&mut self, _now: Instant, _origin: Origin, _usage: &Usage) {}
+    fn handle_usage(&mut self, _now: Instant, _origin: PeerIndex, _usage: &Usage) {}
 
     /// Appends what peers should hear now, up to about so many things.
     fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Usage>) {}
@@ -107,8 +107,8 @@ pub trait Limiter {
     fn handle_owners(&mut self, _own: OwnerName, _candidates: &[Candidate]) {}
 
     /// A peer asks for tokens. A baseline lends none on.
-    fn handle_ask(&mut self, _now: Instant, _request: Request<'_>, _terms: &Terms) -> Asked {
-        Asked::Answered(Err(Refusal::OtherRule))
+    fn handle_ask(&mut self, _now: Instant, _request: Request<'_>, _terms: &Terms) -> AskOutcome {
+        AskOutcome::Answered(Err(Refusal::OtherRule))
     }
 
     /// Takes the answer of a peer.
@@ -229,7 +229,7 @@ impl Limiter for Shard {
         Self::handle_fleet(self, view);
     }
 
-    fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+    fn handle_usage(&mut self, now: Instant, origin: PeerIndex, usage: &Usage) {
         Self::handle_usage(self, now, origin, usage);
     }
 
@@ -241,7 +241,7 @@ impl Limiter for Shard {
         Self::handle_owners(self, own, candidates);
     }
 
-    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> AskOutcome {
         Self::handle_ask(self, now, request, terms)
     }
 

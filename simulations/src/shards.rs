@@ -13,9 +13,9 @@ use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName};
-use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard, Ticket};
+use rationd::core::shard::{AskOutcome, Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::Instant;
-use rationd::core::usage::{Origin, Usage};
+use rationd::core::usage::{PeerIndex, Usage};
 
 use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
@@ -166,10 +166,10 @@ impl Limiter for Shards {
         self.shards.iter_mut().for_each(|shard| shard.handle_owners(own, candidates));
     }
 
-    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> AskOutcome {
         match self.of(request.digest).handle_ask(now, request, terms) {
-            Asked::Parked(ticket) => Asked::Parked(self.ticket(self.index(request.digest), ticket)),
-            answered @ Asked::Answered(_) => answered,
+            AskOutcome::Parked(ticket) => AskOutcome::Parked(self.ticket(self.index(request.digest), ticket)),
+            answered @ AskOutcome::Answered(_) => answered,
         }
     }
 
@@ -177,7 +177,7 @@ impl Limiter for Shards {
         self.of(digest).handle_answer(now, digest, id, answer);
     }
 
-    fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+    fn handle_usage(&mut self, now: Instant, origin: PeerIndex, usage: &Usage) {
         self.of(usage.digest).handle_usage(now, origin, usage);
     }
 

@@ -38,28 +38,28 @@ impl RecordFile {
     ///
     /// # Errors
     /// It cannot be opened, is another file, or no thread is left.
-    pub(super) fn start(&self, hub: Arc<ServerState>) -> Result<(), String> {
+    pub(super) fn start(&self, state: Arc<ServerState>) -> Result<(), String> {
         let told = |error: ArrivalsError| format!("record.file {}: {error}", self.path.display());
-        let digests = digest_tag(hub.node.digests);
+        let digests = digest_tag(state.node.digests);
         let ring = Ring::open(&self.path, self.size, self.keys, digests).map_err(told)?;
-        hub.node.record(self.keys);
+        state.node.record(self.keys);
         let path = self.path.clone();
         let thread = std::thread::Builder::new().name("rationd-record".into());
-        let started = thread.spawn(move || write(ring, &path, &hub));
+        let started = thread.spawn(move || write(ring, &path, &state));
         started.map(|_| ()).map_err(|error| told(error.into()))
     }
 }
 
-fn write(mut ring: Ring, path: &Path, hub: &ServerState) {
+fn write(mut ring: Ring, path: &Path, state: &ServerState) {
     let mut arrived = Arrived::default();
     let (mut lost, mut problem, mut since) = (0, None::<io::Error>, Duration::ZERO);
-    let mut before = hub.node.clock.now();
+    let mut before = state.node.clock.now();
     loop {
         std::thread::park_timeout(EVERY);
-        let (now, wall) = (hub.node.clock.now(), hub.node.clock.wall());
+        let (now, wall) = (state.node.clock.now(), state.node.clock.wall());
         let is_late = now.since(before) > TOO_LATE;
         before = now;
-        hub.node.take_arrived(&mut arrived, |arrived| {
+        state.node.take_arrived(&mut arrived, |arrived| {
             lost += arrived.lost();
             let (records, keys) = arrived.records();
             if is_late {

@@ -77,7 +77,7 @@ async fn serve(
         up = bring_up(sources, loaded, settled, handed, log) => up?,
         () = signals.end() => return Ok(Code::Ok.into()),
     };
-    service_manager::ready(up.told.hub.clone()).await;
+    service_manager::ready(up.told.state.clone()).await;
     signals.wait_for_the_end(&up.told.reloader, up.denials.as_ref()).await;
     up.told.leaving.store(true, Ordering::Relaxed);
     service_manager::stopping().await;
@@ -88,7 +88,7 @@ async fn serve(
 /// A running daemon, as the admin address shows it.
 struct Up {
     daemon: Daemon,
-    told: Arc<Told>,
+    told: Arc<DaemonFacts>,
     denials: Option<DenialsFile>,
 }
 
@@ -123,10 +123,10 @@ async fn bring_up(
     let denials = write_denials(&config, &daemon)?;
     if let Some(path) = config.record.file.clone() {
         let file = RecordFile { path, size: config.record.size, keys: config.record.keys };
-        file.start(daemon.hub().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
+        file.start(daemon.state().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
     }
-    let told = Arc::new(Told {
-        hub: daemon.hub().clone(),
+    let told = Arc::new(DaemonFacts {
+        state: daemon.state().clone(),
         shared,
         reloader: reloader.clone(),
         log,
@@ -213,7 +213,7 @@ fn write_denials(config: &Config, daemon: &Daemon) -> anyhow::Result<Option<Deni
         DenialKeys::Clipped => KeyForm::Clipped,
         DenialKeys::Digest => KeyForm::Digest,
     };
-    daemon.hub().denials.write_to(file.sink(), keys);
+    daemon.state().denials.write_to(file.sink(), keys);
     Ok(Some(file))
 }
 
@@ -350,8 +350,8 @@ impl Signals {
     }
 }
 
-struct Told {
-    hub: Arc<ServerState>,
+struct DaemonFacts {
+    state: Arc<ServerState>,
     shared: Option<Arc<RedisStore>>,
     reloader: Arc<Reloader>,
     log: log::Started,
@@ -359,14 +359,14 @@ struct Told {
     started: Timestamp,
 }
 
-impl Tell for Told {
+impl Tell for DaemonFacts {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
-        let (fleet, local_limits) = (self.hub.fleet_status(), self.hub.local_limits());
+        let (fleet, local_limits) = (self.state.fleet_status(), self.state.local_limits());
         let process = ProcessUse::read(self.started);
-        let hot = hot_keys::top(self.hub.node.hot_keys(self.hub.node.clock.now(), Kind::Used), usize::MAX);
+        let hot = hot_keys::top(self.state.node.hot_keys(self.state.node.clock.now(), Kind::Used), usize::MAX);
         let scrape = Scrape {
-            stats: &self.hub.stats(),
+            stats: &self.state.stats(),
             store: store.as_ref(),
             fleet: fleet.as_ref(),
             local_limits: &local_limits,
@@ -376,26 +376,26 @@ impl Tell for Told {
             suppressed: self.log.suppressed(),
             dropped: self.log.dropped(),
             hot: &hot,
-            tried: &self.hub.node.tried(),
+            tried: &self.state.node.tried(),
             process: process.as_ref(),
         };
         scrape.render()
     }
 
     fn not_alive(&self) -> Option<String> {
-        self.hub.vitals.still(self.hub.node.clock.now())
+        self.state.vitals.still(self.state.node.clock.now())
     }
 
     fn not_ready(&self) -> Option<&'static str> {
         self.leaving.load(Ordering::Relaxed).then_some("leaving")
     }
 
-    fn hub(&self) -> &ServerState {
-        &self.hub
+    fn state(&self) -> &ServerState {
+        &self.state
     }
 
     fn summary(&self) -> String {
-        let stats = self.hub.stats();
+        let stats = self.state.stats();
         let policies = self.reloader.policies().load().iter().count();
         format!(
             "rationd {}: {policies} policies, {} keys, {} connections",

@@ -11,7 +11,7 @@ use crate::serve::ServerState;
 
 /// Notifies that the daemon is ready. With `WATCHDOG_USEC` it then notifies twice in that time that the daemon lives,
 /// as long as all vital tasks do.
-pub(crate) async fn ready(hub: Arc<ServerState>) {
+pub(crate) async fn ready(state: Arc<ServerState>) {
     tell(NotifyState::Ready).await;
     let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else { return };
     let mut beats = tokio::time::interval(patience / 2);
@@ -19,7 +19,7 @@ pub(crate) async fn ready(hub: Arc<ServerState>) {
     tokio::spawn(async move {
         loop {
             beats.tick().await;
-            match hub.vitals.still(hub.node.clock.now()) {
+            match state.vitals.still(state.node.clock.now()) {
                 None => tell(NotifyState::Watchdog).await,
                 Some(why) => tracing::error!("the watchdog is not fed: {why}"),
             }

@@ -15,7 +15,7 @@ use super::rule::Rule;
 use super::stats::{PolicyStats, ShardStats};
 use super::store_clock::StoreClock;
 use super::time::{Instant, Micros, Timestamp};
-use super::usage::Origin;
+use super::usage::PeerIndex;
 
 /// How far ids are advanced when the store first reports that it knows a higher one. Ids begin as microseconds since
 /// 1970, so this is a minute.
@@ -134,7 +134,7 @@ impl Context {
     }
 
     /// The driver asks a peer.
-    pub(super) fn ask(&mut self, peer: Origin, ask: Ask) {
+    pub(super) fn ask(&mut self, peer: PeerIndex, ask: Ask) {
         self.effects.push_back(Effect::Ask { peer, ask });
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::mutant::{Mutant, on};
 use super::share::SAFE_PPM;
 use super::time::{Instant, Micros};
-use super::usage::Origin;
+use super::usage::PeerIndex;
 
 /// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally.
 const FOLLOWING: u64 = 950_000;
@@ -105,20 +105,20 @@ pub struct FleetTracker {
 
 #[derive(Debug)]
 struct Peer {
-    origin: Origin,
+    origin: PeerIndex,
     heard: Instant,
 }
 
 impl FleetTracker {
     /// An incarnation of a peer is live. Returns its number. Names are unique, so it replaces a missed node with the
     /// same name.
-    pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Origin {
+    pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> PeerIndex {
         self.missed.remove(name);
         let Self { next, changed, .. } = self;
         let peer = self.peers.entry((name.clone(), incarnation)).or_insert_with(|| {
             *next += 1;
             *changed = Some(now);
-            Peer { origin: Origin(*next), heard: now }
+            Peer { origin: PeerIndex(*next), heard: now }
         });
         peer.origin
     }
@@ -133,7 +133,7 @@ impl FleetTracker {
     }
 
     /// Something came from a peer. Returns its number, if it is known to be live.
-    pub fn heard(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Option<Origin> {
+    pub fn heard(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Option<PeerIndex> {
         let peer = self.peers.get_mut(&(name.clone(), incarnation))?;
         peer.heard = now;
         Some(peer.origin)

@@ -59,12 +59,12 @@ impl<T> Default for Holds<T> {
 pub struct Settling {
     charge: Charge,
     actual: u64,
-    asked: Asked,
+    asked: LastRequest,
 }
 
 /// The last request to the key.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum LastRequest {
     /// A peek: are the windows of the charge still open?
     Look,
     /// A check of all tokens that are missing.
@@ -189,7 +189,7 @@ impl Settling {
         } else {
             actual.saturating_sub(charge.tokens)
         };
-        let asked = if more > 0 { Asked::More } else { Asked::Look };
+        let asked = if more > 0 { LastRequest::More } else { LastRequest::Look };
         let step = if actual == charge.tokens { Step::stands(actual) } else { Step::Ask(more) };
         (Self { charge, actual, asked }, step)
     }
@@ -205,22 +205,22 @@ impl Settling {
     pub fn next(&mut self, decision: &Decision, rule: Option<&Rule>) -> Step {
         let estimate = self.charge.tokens;
         match (self.asked, decision.verdict) {
-            (Asked::Look, _) => match rule.filter(|_| self.charge.is_counted) {
+            (LastRequest::Look, _) => match rule.filter(|_| self.charge.is_counted) {
                 None => Step::stands(self.actual),
                 Some(rule) if !self.charge.counts_still(rule, decision) => Step::stands(estimate),
                 Some(_) if on(Mutant::WholeHoldBack) => Step::End { stands: self.actual, back: estimate },
                 Some(_) => Step::End { stands: self.actual, back: estimate - self.actual },
             },
-            (Asked::More, Verdict::Allow) => Step::stands(self.actual),
-            (Asked::More, Verdict::Deny) => match decision.remaining.min(self.actual.saturating_sub(estimate)) {
+            (LastRequest::More, Verdict::Allow) => Step::stands(self.actual),
+            (LastRequest::More, Verdict::Deny) => match decision.remaining.min(self.actual.saturating_sub(estimate)) {
                 0 => Step::stands(estimate),
                 left => {
-                    self.asked = Asked::Rest(left);
+                    self.asked = LastRequest::Rest(left);
                     Step::Ask(left)
                 }
             },
-            (Asked::Rest(left), Verdict::Allow) => Step::stands(estimate + left),
-            (Asked::Rest(_), Verdict::Deny) => Step::stands(estimate),
+            (LastRequest::Rest(left), Verdict::Allow) => Step::stands(estimate + left),
+            (LastRequest::Rest(_), Verdict::Deny) => Step::stands(estimate),
         }
     }
 }

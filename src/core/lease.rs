@@ -36,7 +36,7 @@ pub struct Segment {
 
 /// Tokens that left a lease unspent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub struct Unspent {
     /// How many.
     pub tokens: u64,
     /// `Counter::at` of each limit when the tokens were lent.
@@ -92,7 +92,7 @@ impl Segment {
 
 impl Lease {
     /// Adds the tokens of a grant. Returns older ones that must make room.
-    pub fn add(&mut self, segment: Segment) -> Option<Leftover> {
+    pub fn add(&mut self, segment: Segment) -> Option<Unspent> {
         if segment.left == 0 {
             return None;
         }
@@ -111,7 +111,7 @@ impl Lease {
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
-        if full { self.segments.take_first().map(Leftover::from) } else { None }
+        if full { self.segments.take_first().map(Unspent::from) } else { None }
     }
 
     /// Records that the store has heard what is held, by a call that was sent at `sent` and answered at `arrived`.
@@ -139,7 +139,7 @@ impl Lease {
     }
 
     /// Drops what has ended, and passes it to `gone`. Tokens of a closed account are only counted.
-    pub fn drop_ended(&mut self, now: Instant, mut gone: impl FnMut(Leftover)) -> u64 {
+    pub fn drop_ended(&mut self, now: Instant, mut gone: impl FnMut(Unspent)) -> u64 {
         if on(Mutant::ExpiredNotSettled) {
             return 0;
         }
@@ -148,7 +148,7 @@ impl Lease {
         }
         if self.segments.iter().any(|segment| segment.ends.has_come(now)) {
             for segment in self.segments.iter().filter(|segment| segment.ends.has_come(now) && segment.left > 0) {
-                gone(Leftover { tokens: segment.left, windows: segment.windows.clone() });
+                gone(Unspent { tokens: segment.left, windows: segment.windows.clone() });
             }
             self.segments.retain(|segment| !segment.ends.has_come(now));
         }
@@ -291,27 +291,27 @@ impl Lease {
     }
 
     /// Removes up to `tokens` unspent tokens of the newest segment of a present window, to be returned to the store.
-    pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
+    pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Unspent> {
         let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts.has_come(now))?;
         self.take_of(newest, tokens)
     }
 
     /// Removes all unspent tokens of a window that has not begun, to be returned to the store.
-    pub fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
+    pub fn take_ahead(&mut self, now: Instant) -> Option<Unspent> {
         let ahead = self.segments.iter().position(|segment| segment.left > 0 && !segment.starts.has_come(now))?;
         self.take_of(ahead, u64::MAX)
     }
 
-    fn take_of(&mut self, index: usize, tokens: u64) -> Option<Leftover> {
+    fn take_of(&mut self, index: usize, tokens: u64) -> Option<Unspent> {
         let segment = &mut self.segments[index];
         let part = tokens.min(segment.left);
-        let leftover = Leftover { tokens: part, windows: segment.windows.clone() };
+        let unspent = Unspent { tokens: part, windows: segment.windows.clone() };
         segment.left -= part;
         if segment.left == 0 {
             // What was spent of a segment may still be refunded.
             self.segments.retain(|segment| segment.left > 0 || segment.spent > 0);
         }
-        (part > 0).then_some(leftover)
+        (part > 0).then_some(unspent)
     }
 
     /// Drops tokens that may not be spent yet, except for those of the window `restored`.
@@ -330,7 +330,7 @@ impl Lease {
     }
 }
 
-impl From<Segment> for Leftover {
+impl From<Segment> for Unspent {
     fn from(segment: Segment) -> Self {
         Self { tokens: segment.left, windows: segment.windows }
     }

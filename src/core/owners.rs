@@ -14,7 +14,7 @@ use super::key::Digest;
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Due, Instant, Micros};
-use super::usage::Origin;
+use super::usage::PeerIndex;
 
 /// Most nodes that own keys: of more candidates, those with the lowest hashes of their names. Every node holds a connection to
 /// each owner that it asks, so this bounds its connections in a large fleet.
@@ -64,7 +64,7 @@ const LATE_PART: u64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The peer, as the fleet room numbers it.
-    pub peer: Origin,
+    pub peer: PeerIndex,
     /// Under which name it owns keys.
     pub name: OwnerName,
 }
@@ -91,7 +91,7 @@ pub enum KeyOwner {
     /// This node itself.
     This,
     /// A peer.
-    Peer(Origin),
+    Peer(PeerIndex),
 }
 
 /// The hash of a node's name by which keys are assigned.
@@ -185,7 +185,7 @@ impl Owners {
     }
 
     /// The owner of a key under a rule, among those that are not left out; `None`: this node itself.
-    pub(super) fn owner(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
+    pub(super) fn owner(&self, now: Instant, key: Digest, rule: &Rule) -> Option<PeerIndex> {
         let best = self.best(now, key, rule, |_| true)?;
         let is_other = self.own.is_none_or(|own| rank(key, best.name.hash) > rank(key, own));
         is_other.then_some(best.peer)
@@ -193,7 +193,7 @@ impl Owners {
 
     /// The peer that a check waits for while this node cannot ask the store for its key: the owner, or whoever comes next. A check
     /// would wait in vain for a peer that cannot reach the store, either, so those that have said so are left to `trial`.
-    pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
+    pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<PeerIndex> {
         let reaches = |peer: &&Peer| !peer.has_no_store;
         self.best(now, key, rule, reaches).map(|best| best.peer)
     }
@@ -201,7 +201,7 @@ impl Owners {
     /// The peer that is asked beside a check that does not wait, where `relay` names nobody: the one that has refused longest ago, as
     /// it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
     /// one that refuses again is left out for a second.
-    pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<Origin> {
+    pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<PeerIndex> {
         let is_too_soon = now < self.next_trial && !on(Mutant::TriesWithoutPause);
         if is_too_soon || on(Mutant::NeverTriedAgain) {
             return None;
@@ -219,14 +219,14 @@ impl Owners {
     }
 
     /// How long a peer's answer is worth waiting for.
-    pub(super) fn patience(&self, peer: Origin) -> Micros {
+    pub(super) fn patience(&self, peer: PeerIndex) -> Micros {
         let slowest = self.get(peer).map_or(Micros::ZERO, |peer| peer.slowest);
         let slowest = if on(Mutant::WaitsForPeersAlone) { LONGEST } else { slowest };
         Micros(slowest.0.saturating_mul(PATIENCE)).max(LEAST_PATIENCE)
     }
 
     /// A peer has answered after so long.
-    pub(super) fn note_answer(&mut self, peer: Origin, trip: Micros) {
+    pub(super) fn note_answer(&mut self, peer: PeerIndex, trip: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / FORGET_PART));
         peer.late = 0;
@@ -234,13 +234,13 @@ impl Owners {
 
     /// A peer has answered with a loan, of no tokens where it has none: it reaches its store and hears this node, so it is not left
     /// out any more.
-    pub(super) fn note_loan(&mut self, now: Instant, peer: Origin) {
+    pub(super) fn note_loan(&mut self, now: Instant, peer: PeerIndex) {
         let Some(peer) = self.get_mut(peer) else { return };
         (peer.lent, peer.left_out, peer.has_no_store) = (now, Due::AT_ONCE, false);
     }
 
     /// A peer has refused an ask under the rule with this fingerprint.
-    pub(super) fn note_refusal(&mut self, now: Instant, peer: Origin, rule: u64, refusal: Refusal) {
+    pub(super) fn note_refusal(&mut self, now: Instant, peer: PeerIndex, rule: u64, refusal: Refusal) {
         let again = now + LEFT_OUT;
         let Some(peer) = self.get_mut(peer) else { return };
         peer.has_no_store = refusal == Refusal::NoStore && !on(Mutant::NoStoreForgotten);
@@ -252,7 +252,7 @@ impl Owners {
     }
 
     /// A peer has not answered an ask of `sent` in that time.
-    pub(super) fn note_late(&mut self, now: Instant, peer: Origin, sent: Instant, patience: Micros) {
+    pub(super) fn note_late(&mut self, now: Instant, peer: PeerIndex, sent: Instant, patience: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         // It may be further away than it was known to be.
         let slowest = peer.slowest.0.saturating_mul(LATE_TIMES).max(patience.0 / LATE_PART);
@@ -268,11 +268,11 @@ impl Owners {
         }
     }
 
-    fn get(&self, origin: Origin) -> Option<&Peer> {
+    fn get(&self, origin: PeerIndex) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.candidate.peer == origin)
     }
 
-    fn get_mut(&mut self, origin: Origin) -> Option<&mut Peer> {
+    fn get_mut(&mut self, origin: PeerIndex) -> Option<&mut Peer> {
         self.peers.iter_mut().find(|peer| peer.candidate.peer == origin)
     }
 }
@@ -304,7 +304,7 @@ mod tests {
 
     fn candidates(names: &[&str]) -> Vec<Candidate> {
         let numbered = names.iter().enumerate();
-        numbered.map(|(index, name)| Candidate { peer: Origin(index as u32), name: named(name) }).collect()
+        numbered.map(|(index, name)| Candidate { peer: PeerIndex(index as u32), name: named(name) }).collect()
     }
 
     fn owners(own: &str, others: &[&str]) -> Owners {
@@ -317,11 +317,11 @@ mod tests {
         Rule::of("p", &[Limit::parse(limit).expect("a limit")])
     }
 
-    fn owner(owners: &Owners, key: Digest) -> Option<Origin> {
+    fn owner(owners: &Owners, key: Digest) -> Option<PeerIndex> {
         owners.owner(NOW, key, &rule("9/1s"))
     }
 
-    fn relay(owners: &Owners, now: Instant, key: Digest) -> Option<Origin> {
+    fn relay(owners: &Owners, now: Instant, key: Digest) -> Option<PeerIndex> {
         owners.relay(now, key, &rule("9/1s"))
     }
 
@@ -347,7 +347,7 @@ mod tests {
     fn a_key_changes_hands_only_with_its_owner() {
         let (three, two) = (owners("a", &["b", "c"]), owners("a", &["b"]));
         let moved = keys().filter(|key| owner(&three, *key) != owner(&two, *key));
-        assert!(moved.into_iter().all(|key| owner(&three, key) == Some(Origin(1))));
+        assert!(moved.into_iter().all(|key| owner(&three, key) == Some(PeerIndex(1))));
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn who_goes_by_other_limits_is_left_out_for_keys_of_those_alone() {
         let mut owners = owners("a", &["b"]);
-        let (key, peer, other) = (Digest(7), Origin(0), rule("10/1s"));
+        let (key, peer, other) = (Digest(7), PeerIndex(0), rule("10/1s"));
         owners.note_refusal(NOW, peer, rule("9/1s").fingerprint(), Refusal::OtherRule);
         assert_eq!(relay(&owners, NOW, key), None);
         assert_eq!(owners.relay(NOW, key, &other), Some(peer));
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn who_is_late_three_times_or_would_refuse_again_is_left_out_for_a_second() {
         let mut owners = owners("a", &["b"]);
-        let (key, peer) = (Digest(7), Origin(0));
+        let (key, peer) = (Digest(7), PeerIndex(0));
         (0..2).for_each(|_| owners.note_late(NOW, peer, NOW, LEAST_PATIENCE));
         assert_eq!(relay(&owners, NOW, key), Some(peer));
         owners.note_late(NOW, peer, NOW, LEAST_PATIENCE);
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn those_who_reach_no_store_are_tried_in_turns_and_each_once_a_second() {
         let mut owners = owners("a", &["b", "c", "d"]);
-        let (key, rule, peers) = (Digest(7), rule("9/1s"), [Origin(0), Origin(1), Origin(2)]);
+        let (key, rule, peers) = (Digest(7), rule("9/1s"), [PeerIndex(0), PeerIndex(1), PeerIndex(2)]);
         let refuse = |owners: &mut Owners, at, peer| owners.note_refusal(at, peer, 1, Refusal::NoStore);
         peers.iter().for_each(|peer| refuse(&mut owners, NOW, *peer));
         assert_eq!(owners.trial(NOW + Micros(LEFT_OUT.0 - 1), &rule), None);
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn who_lends_is_asked_again_whatever_was_lost_before() {
         let mut owners = owners("a", &["b"]);
-        let (key, peer, soon) = (Digest(7), Origin(0), NOW + LEAST_PATIENCE);
+        let (key, peer, soon) = (Digest(7), PeerIndex(0), NOW + LEAST_PATIENCE);
         (0..3).for_each(|_| owners.note_late(NOW, peer, NOW, LEAST_PATIENCE));
         assert_eq!(relay(&owners, NOW, key), None);
         owners.note_loan(soon, peer);
@@ -456,10 +456,10 @@ mod tests {
     #[test]
     fn a_peer_that_turns_out_to_be_far_is_given_more_time() {
         let mut owners = owners("a", &["b"]);
-        assert_eq!(owners.patience(Origin(0)), LEAST_PATIENCE);
-        owners.note_late(NOW, Origin(0), NOW, LEAST_PATIENCE);
-        assert_eq!(owners.patience(Origin(0)), Micros(10_000));
-        owners.note_answer(Origin(0), Micros(8_000));
-        assert_eq!(owners.patience(Origin(0)), Micros(32_000));
+        assert_eq!(owners.patience(PeerIndex(0)), LEAST_PATIENCE);
+        owners.note_late(NOW, PeerIndex(0), NOW, LEAST_PATIENCE);
+        assert_eq!(owners.patience(PeerIndex(0)), Micros(10_000));
+        owners.note_answer(PeerIndex(0), Micros(8_000));
+        assert_eq!(owners.patience(PeerIndex(0)), Micros(32_000));
     }
 }

@@ -8,7 +8,7 @@ use super::decision::Decision;
 use super::key::Digest;
 use super::rule::Rule;
 use super::time::Micros;
-use super::usage::Origin;
+use super::usage::PeerIndex;
 
 /// Most checks that wait for one key. Further ones are turned away as overload.
 pub(super) const MAX_LINE: usize = 8_192;
@@ -55,7 +55,7 @@ pub enum Outcome {
 /// The immediate outcome of a peer's ask.
 #[allow(clippy::large_enum_variant, reason = "it is made and taken apart by one caller, and never kept")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum AskOutcome {
     /// Here is the answer.
     Answered(Answer),
     /// The answer comes as `Effect::Answer` with this ticket, in the time that the peer waits.
@@ -79,7 +79,7 @@ pub enum Effect {
     /// Ask a peer, once; report with [`Shard::handle_answer`](super::shard::Shard::handle_answer) if it answers.
     Ask {
         /// Which one.
-        peer: Origin,
+        peer: PeerIndex,
         /// What.
         ask: Ask,
     },

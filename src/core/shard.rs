@@ -21,11 +21,11 @@ use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
 use super::owners::{Candidate, KeyOwner, OwnerName};
 use super::page::Place;
-pub use super::request::{Asked, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
+pub use super::request::{AskOutcome, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::time::{Instant, Timestamp};
-use super::usage::{Origin, Usage};
+use super::usage::{PeerIndex, Usage};
 
 /// Keys that are looked at, at most, for one that may be forgotten. More keep a check longer in a shard whose keys are all in use; with
 /// fewer, it is turned away though another key could go.
@@ -266,11 +266,11 @@ impl Shard {
 
     /// A peer asks for tokens of a key, to spend them under the limits of `request`; its cost and other terms are those of
     /// `terms`. It is served like a check that waits, from what this node leases.
-    pub fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+    pub fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> AskOutcome {
         if request.rule.is_concurrent() {
-            return Asked::Answered(Err(Refusal::OtherRule));
+            return AskOutcome::Answered(Err(Refusal::OtherRule));
         }
-        let Some((index, key, cx)) = self.key(now, &request) else { return Asked::Answered(Err(Refusal::Busy)) };
+        let Some((index, key, cx)) = self.key(now, &request) else { return AskOutcome::Answered(Err(Refusal::Busy)) };
         let asked = leased::serve(key, cx, now, terms);
         self.set_timer(now, index);
         asked
@@ -286,7 +286,7 @@ impl Shard {
 
     /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing. May ask
     /// the store.
-    pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+    pub fn handle_usage(&mut self, now: Instant, origin: PeerIndex, usage: &Usage) {
         if let Some(index) = self.table.find(usage.digest.0) {
             leased::handle_usage(&mut self.table[index], &mut self.cx, now, origin, usage);
             if self.cx.has_effects() {

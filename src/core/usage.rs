@@ -26,7 +26,7 @@ const FINALS: u8 = 3;
 
 /// One incarnation of a node, by the number that the fleet tracker gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin(pub u32);
+pub struct PeerIndex(pub u32);
 
 /// What one node has done in one window, in tokens. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) struct Window {
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
-    peers: Vec<(Origin, Count)>,
+    peers: Vec<(PeerIndex, Count)>,
     /// What all peers together have admitted.
     sum: u64,
     /// The store has lent although all was spent according to peers, so they are not believed again.
@@ -123,7 +123,7 @@ impl Window {
         (self.told, self.told_at) = (self.own, now);
     }
 
-    fn merge(&mut self, origin: Origin, count: Count) {
+    fn merge(&mut self, origin: PeerIndex, count: Count) {
         let place = match self.peers.binary_search_by_key(&origin, |(origin, _)| *origin) {
             Ok(place) => place,
             Err(_) if self.peers.len() == MOST_ORIGINS => return,
@@ -184,7 +184,7 @@ impl History {
     }
 
     /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that.
-    pub(super) fn merge(&mut self, origin: Origin, at: Timestamp, count: Count, capacity: u64) {
+    pub(super) fn merge(&mut self, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64) {
         let refunded = count.refunded.min(capacity.saturating_mul(2));
         // Refunded tokens can be admitted again, so only the net count is bounded.
         let count = Count { admitted: count.admitted.min(capacity.saturating_add(refunded)), refunded };
@@ -216,7 +216,7 @@ mod tests {
             let mut history = History::default();
             for index in order {
                 let (origin, count) = tellings[*index];
-                history.merge(Origin(origin), AT, count, 100);
+                history.merge(PeerIndex(origin), AT, count, 100);
             }
             history.get(AT).map(Window::peers)
         };
@@ -228,9 +228,9 @@ mod tests {
     #[test]
     fn nobody_admits_more_than_the_limit() {
         let mut history = History::default();
-        history.merge(Origin(1), AT, count(u64::MAX, 0), 100);
+        history.merge(PeerIndex(1), AT, count(u64::MAX, 0), 100);
         assert_eq!(history.get(AT).map(Window::peers), Some(100));
-        history.merge(Origin(2), AT, count(u64::MAX, u64::MAX), 100);
+        history.merge(PeerIndex(2), AT, count(u64::MAX, u64::MAX), 100);
         assert_eq!(history.get(AT).map(Window::peers), Some(200));
     }
 
@@ -238,7 +238,7 @@ mod tests {
     fn old_windows_make_room_and_do_not_come_back() {
         let mut history = History::default();
         for at in 1..=8 {
-            history.merge(Origin(1), Timestamp(at), count(1, 0), 100);
+            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100);
         }
         assert!(history.get(Timestamp(2)).is_none());
         assert!(history.enter(Timestamp(2)).is_none());
@@ -249,7 +249,7 @@ mod tests {
     fn a_window_remembers_a_bounded_number_of_nodes() {
         let mut history = History::default();
         for origin in 0..5_000 {
-            history.merge(Origin(origin), AT, count(1, 0), 10_000);
+            history.merge(PeerIndex(origin), AT, count(1, 0), 10_000);
         }
         assert_eq!(history.get(AT).map(|window| (window.origins(), window.peers())), Some((4_096, 4_096)));
     }

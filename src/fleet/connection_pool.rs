@@ -20,7 +20,7 @@ use super::handshakes::Handshakes;
 use super::link::{Closing, Link};
 use super::members::Owning;
 use super::names::fleet_name;
-use super::peer::{Gossip, PeerId};
+use super::peer::{GossipMessage, PeerId};
 use super::quic::is_own;
 use super::stats::Counters;
 use super::table::Table;
@@ -45,7 +45,7 @@ pub struct Incoming {
 /// The channels for received frames.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
-    pub(crate) gossip: mpsc::Sender<Gossip>,
+    pub(crate) gossip: mpsc::Sender<GossipMessage>,
     pub(crate) usage: mpsc::Sender<Incoming>,
 }
 
@@ -197,7 +197,7 @@ impl ConnectionPool {
         from.has_spoken();
         let taken = match Channel::split(frame) {
             Some((Channel::Gossip, frame)) => {
-                let gossip = Gossip::new(from.peer.clone(), from.address, frame);
+                let gossip = GossipMessage::new(from.peer.clone(), from.address, frame);
                 let slot = from.gossip_slots.clone().try_acquire_owned();
                 slot.is_ok_and(|slot| self.inboxes.gossip.try_send(gossip.holding(slot)).is_ok())
             }

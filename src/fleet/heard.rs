@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{Known, Refusal};
+use super::message::{InvalidMessage, Known};
 use super::peer::PeerId;
 
 /// Silence after which a peer is given up, as a time and in rounds; the longer of both applies where rounds are slow.
@@ -121,11 +121,11 @@ impl Heard {
     ///
     /// # Errors
     /// The peer cannot be accepted.
-    pub(crate) fn hear(&mut self, from: &PeerId, address: SocketAddr, heartbeat: u64) -> Result<u64, Refusal> {
+    pub(crate) fn hear(&mut self, from: &PeerId, address: SocketAddr, heartbeat: u64) -> Result<u64, InvalidMessage> {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(from) {
             if peer.address != address {
-                return Err(Refusal::NotItself);
+                return Err(InvalidMessage::NotItself);
             }
             if heartbeat > peer.heartbeat {
                 (peer.heartbeat, peer.shown, peer.shown_at) = (heartbeat, heartbeat.max(peer.shown + 1), now);
@@ -135,7 +135,7 @@ impl Heard {
         }
         let bytes = self.bytes + Known::len(from, address);
         if from.name == self.own.name || !self.may_begin(from) || bytes > MAX_BYTES || self.peers.len() >= MAX_PEERS {
-            return Err(Refusal::NoPlace);
+            return Err(InvalidMessage::NoPlace);
         }
         let vouchers = BTreeMap::new();
         let peer = Peer { address, heartbeat, shown: heartbeat, shown_at: now, came: now, last: now, vouchers };
@@ -278,7 +278,7 @@ mod tests {
         let hint = Heed { shown: None, hint: Some(at(9)) };
         assert_eq!(heard.heed(&id("a", 1), &known("ghost", 2)), hint);
         assert_eq!(heard.heed(&id("b", 1), &known("own", 2)), Heed::default());
-        assert_eq!(heard.hear(&id("a", 1), at(8), 2), Err(Refusal::NotItself));
+        assert_eq!(heard.hear(&id("a", 1), at(8), 2), Err(InvalidMessage::NotItself));
     }
 
     #[test]
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_later_life_hides_the_earlier_ones_while_it_lives() {
         let mut heard = heard();
-        for (incarnation, taken) in [(2, Ok(1)), (1, Err(Refusal::NoPlace)), (3, Ok(1)), (2, Ok(1))] {
+        for (incarnation, taken) in [(2, Ok(1)), (1, Err(InvalidMessage::NoPlace)), (3, Ok(1)), (2, Ok(1))] {
             assert_eq!(heard.hear(&id("a", incarnation), at(9), 1), taken, "{incarnation}");
         }
         assert_eq!(heard.heed(&id("b", 1), &known("a", 9)), Heed::default(), "nobody looks for the first");
@@ -359,6 +359,6 @@ mod tests {
         assert_eq!(begin(&mut heard, 1_000), 1);
         let names = (0..9_000).filter(|name| heard.hear(&id(&format!("n{name}"), 1), at(9), 1).is_ok()).count();
         assert!(names + MAX_LIVES < MAX_PEERS && heard.bytes <= MAX_BYTES, "{names} names, {} bytes", heard.bytes);
-        assert_eq!(heard.hear(&id("own", 2), at(9), 1), Err(Refusal::NoPlace), "nobody takes this node's name");
+        assert_eq!(heard.hear(&id("own", 2), at(9), 1), Err(InvalidMessage::NoPlace), "nobody takes this node's name");
     }
 }

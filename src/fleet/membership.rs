@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::members::{Member, MemberState, Members, Owning};
-use super::peer::{Carrier, Gossip, PeerId};
+use super::peer::{Carrier, GossipMessage, PeerId};
 use super::seeds;
 use super::stats::Counters;
 use super::transport::GossipTransport;
@@ -71,14 +71,14 @@ impl Membership {
     /// # Panics
     /// Outside of a tokio runtime.
     #[must_use]
-    pub fn start(options: MembershipOptions, carrier: Arc<dyn Carrier>, inbox: mpsc::Receiver<Gossip>) -> Self {
+    pub fn start(options: MembershipOptions, carrier: Arc<dyn Carrier>, inbox: mpsc::Receiver<GossipMessage>) -> Self {
         Self::counting(options, carrier, inbox, Arc::default())
     }
 
     pub(crate) fn counting(
         options: MembershipOptions,
         carrier: Arc<dyn Carrier>,
-        inbox: mpsc::Receiver<Gossip>,
+        inbox: mpsc::Receiver<GossipMessage>,
         counters: Arc<Counters>,
     ) -> Self {
         let alone = Arc::new(Members::new(member(&options, MemberState::Up), []));

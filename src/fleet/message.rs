@@ -35,7 +35,7 @@ const MAX_HEARTBEAT: u64 = 1 << 48;
 
 /// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum InvalidMessage {
     /// It cannot be parsed.
     Malformed,
     /// Its sender is not listed in it under its own name, incarnation and address.
@@ -110,8 +110,8 @@ impl Message {
     ///
     /// # Errors
     /// Why the message is refused.
-    pub(crate) fn decode(bytes: &[u8], from: &PeerId) -> Result<Self, Refusal> {
-        let mut rest = Rest(bytes.strip_prefix(&HEAD).ok_or(Refusal::Malformed)?);
+    pub(crate) fn decode(bytes: &[u8], from: &PeerId) -> Result<Self, InvalidMessage> {
+        let mut rest = Rest(bytes.strip_prefix(&HEAD).ok_or(InvalidMessage::Malformed)?);
         match rest.byte()? {
             0 => {
                 let digest = rest.digest(from)?;
@@ -120,7 +120,7 @@ impl Message {
             1 => Ok(Self::SynAck { digest: rest.digest(from)?, facts: rest.delta(from)? }),
             2 => Ok(Self::Ack { facts: rest.delta(from)? }),
             3 => Ok(Self::OtherFleet),
-            _ => Err(Refusal::Malformed),
+            _ => Err(InvalidMessage::Malformed),
         }
     }
 
@@ -234,51 +234,51 @@ fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Refusal> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(Refusal::Malformed)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], InvalidMessage> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(InvalidMessage::Malformed)?;
         self.0 = rest;
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
-        self.take(N)?.try_into().map_err(|_| Refusal::Malformed)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], InvalidMessage> {
+        self.take(N)?.try_into().map_err(|_| InvalidMessage::Malformed)
     }
 
-    fn byte(&mut self) -> Result<u8, Refusal> {
+    fn byte(&mut self) -> Result<u8, InvalidMessage> {
         self.array().map(|[byte]| byte)
     }
 
-    fn short(&mut self) -> Result<u16, Refusal> {
+    fn short(&mut self) -> Result<u16, InvalidMessage> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn long(&mut self) -> Result<u64, Refusal> {
+    fn long(&mut self) -> Result<u64, InvalidMessage> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn text(&mut self) -> Result<&'a str, Refusal> {
+    fn text(&mut self) -> Result<&'a str, InvalidMessage> {
         let len = self.short()?;
-        std::str::from_utf8(self.take(usize::from(len))?).map_err(|_| Refusal::Malformed)
+        std::str::from_utf8(self.take(usize::from(len))?).map_err(|_| InvalidMessage::Malformed)
     }
 
-    fn id(&mut self) -> Result<(PeerId, SocketAddr), Refusal> {
+    fn id(&mut self) -> Result<(PeerId, SocketAddr), InvalidMessage> {
         let (name, incarnation) = (self.text()?, self.long()?);
         let ip: IpAddr = match self.byte()? {
             4 => Ipv4Addr::from(self.array::<4>()?).into(),
             6 => Ipv6Addr::from(self.array::<16>()?).into(),
-            _ => return Err(Refusal::Malformed),
+            _ => return Err(InvalidMessage::Malformed),
         };
         Ok((PeerId { name: Arc::from(name), incarnation }, SocketAddr::new(ip, self.short()?)))
     }
 
     /// The nodes that the sender knows, without entries that cannot be nodes.
-    fn digest(&mut self, from: &PeerId) -> Result<Vec<Known>, Refusal> {
+    fn digest(&mut self, from: &PeerId) -> Result<Vec<Known>, InvalidMessage> {
         let mut digest = Vec::new();
         for _ in 0..self.short()? {
             let (id, address) = self.id()?;
             let (heartbeat, gc, version) = (self.long()?, self.long()?, self.long()?);
             if id == *from && heartbeat >= MAX_HEARTBEAT {
-                return Err(Refusal::TooMuch);
+                return Err(InvalidMessage::TooMuch);
             }
             if is_name(&id.name) && is_reachable(address) {
                 digest.push(Known { id, address, heartbeat, gc, version });
@@ -288,7 +288,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The facts of `from` in a delta.
-    fn delta(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
+    fn delta(&mut self, from: &PeerId) -> Result<Option<Facts>, InvalidMessage> {
         let mut unpacked = Vec::new();
         for _ in 0..=MAX_BLOCKS {
             match self.byte()? {
@@ -301,13 +301,13 @@ impl<'a> Rest<'a> {
                     let len = self.short()?;
                     unpacked.extend(self.take(usize::from(len))?);
                 }
-                _ => return Err(Refusal::Malformed),
+                _ => return Err(InvalidMessage::Malformed),
             }
         }
-        Err(Refusal::TooMuch)
+        Err(InvalidMessage::TooMuch)
     }
 
-    fn told(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
+    fn told(&mut self, from: &PeerId) -> Result<Option<Facts>, InvalidMessage> {
         // The node whose facts are being parsed, if any; and the sender's facts.
         let (mut of, mut own): (Option<Facts>, Option<Facts>) = (None, None);
         let mut is_own = false;
@@ -320,12 +320,12 @@ impl<'a> Rest<'a> {
                     own = own.or(before.filter(|_| is_own));
                     is_own = id == *from;
                     if is_own && own.is_some() {
-                        return Err(Refusal::Malformed);
+                        return Err(InvalidMessage::Malformed);
                     }
                 }
                 1 => {
                     let (key, value, version, status) = (self.text()?, self.text()?, self.long()?, self.byte()?);
-                    let of = of.as_mut().ok_or(Refusal::Malformed)?;
+                    let of = of.as_mut().ok_or(InvalidMessage::Malformed)?;
                     of.rises(version)?;
                     if is_own {
                         of.push(Fact { key: key.into(), value: value.into(), version, status })?;
@@ -333,9 +333,9 @@ impl<'a> Rest<'a> {
                 }
                 2 => {
                     let last = self.long()?;
-                    of.as_mut().ok_or(Refusal::Malformed)?.rises(last)?;
+                    of.as_mut().ok_or(InvalidMessage::Malformed)?.rises(last)?;
                 }
-                _ => return Err(Refusal::Malformed),
+                _ => return Err(InvalidMessage::Malformed),
             }
         }
         Ok(own.or(of.filter(|_| is_own)))
@@ -345,7 +345,7 @@ impl<'a> Rest<'a> {
     fn heartbeats(
         &mut self,
         heartbeat: &impl Fn(&PeerId, SocketAddr) -> Option<u64>,
-    ) -> Result<Vec<(usize, u64)>, Refusal> {
+    ) -> Result<Vec<(usize, u64)>, InvalidMessage> {
         let whole = self.0.len();
         let mut corrections = Vec::new();
         self.take(HEAD.len())?;
@@ -368,17 +368,17 @@ impl Facts {
     }
 
     /// Checks that the versions of a node's facts only grow, and do not exceed the last one.
-    fn rises(&mut self, version: u64) -> Result<(), Refusal> {
+    fn rises(&mut self, version: u64) -> Result<(), InvalidMessage> {
         if version <= self.last {
-            return Err(Refusal::Malformed);
+            return Err(InvalidMessage::Malformed);
         }
         self.last = version;
         Ok(())
     }
 
-    fn push(&mut self, fact: Fact) -> Result<(), Refusal> {
+    fn push(&mut self, fact: Fact) -> Result<(), InvalidMessage> {
         if self.facts.len() == MAX_FACTS || fact.value.len() > MAX_FACT {
-            return Err(Refusal::TooMuch);
+            return Err(InvalidMessage::TooMuch);
         }
         if KEYS.contains(&&*fact.key) {
             self.facts.push(fact);
@@ -387,9 +387,9 @@ impl Facts {
     }
 }
 
-fn unpack(block: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn unpack(block: &[u8]) -> Result<Vec<u8>, InvalidMessage> {
     // A block that is longer than any honest one does not fit; nothing beyond that is unpacked.
-    zstd::bulk::decompress(block, MAX_BLOCK).map_err(|_| Refusal::TooMuch)
+    zstd::bulk::decompress(block, MAX_BLOCK).map_err(|_| InvalidMessage::TooMuch)
 }
 
 #[cfg(test)]
@@ -455,14 +455,14 @@ mod tests {
     fn versions_that_fall_are_malformed() {
         for versions in [[2, 2], [2, 1], [1, 0]] {
             let message = Message::Ack { facts: facts(&versions) }.encode(&node("a"));
-            assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::Malformed), "{versions:?}");
+            assert_eq!(Message::decode(&message, &node("a")), Err(InvalidMessage::Malformed), "{versions:?}");
         }
         let last = |last| Message::Ack { facts: facts(&[3]).map(|facts| Facts { last, ..facts }) };
         let mut message = last(4).encode(&node("a"));
         assert_eq!(Message::decode(&message, &node("a")), Ok(last(4)));
         let at = message.len() - 9;
         message[at] = 2;
-        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::Malformed), "a last one below the facts");
+        assert_eq!(Message::decode(&message, &node("a")), Err(InvalidMessage::Malformed), "a last one below the facts");
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(Message::decode(&message, &node("a")), Ok(Message::Ack { facts: Some(told.clone()) }));
         told.facts[0].value = "x".repeat(MAX_FACT + 1);
         let message = Message::Ack { facts: Some(told) }.encode(&node("a"));
-        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::TooMuch));
+        assert_eq!(Message::decode(&message, &node("a")), Err(InvalidMessage::TooMuch));
     }
 
     #[test]
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn a_heartbeat_that_would_never_be_exceeded_is_refused() {
         let message = Message::Syn { fleet: "f".into(), digest: vec![known("a", u64::MAX)] }.encode(&node("a"));
-        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::TooMuch));
+        assert_eq!(Message::decode(&message, &node("a")), Err(InvalidMessage::TooMuch));
         assert!(Message::decode(&message, &node("b")).is_ok(), "that is a lie about another, which counts for nothing");
     }
 
@@ -523,10 +523,10 @@ mod tests {
         let delta = |block: &[u8], blocks: usize| [&HEAD, [2].as_slice(), &block.repeat(blocks), &[0]].concat();
         let empty = [2, 0, 0];
         assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS), &node("a")), Ok(Message::Ack { facts: None }));
-        assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS + 1), &node("a")), Err(Refusal::TooMuch));
+        assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS + 1), &node("a")), Err(InvalidMessage::TooMuch));
         // A block of 65,535 zeros.
         let bomb = [1, 11, 0, 0x28, 0xb5, 0x2f, 0xfd, 0x60, 0xff, 0xfe, 0xfb, 0xff, 0x07, 0];
-        assert_eq!(Message::decode(&delta(&bomb, 1), &node("a")), Err(Refusal::TooMuch));
+        assert_eq!(Message::decode(&delta(&bomb, 1), &node("a")), Err(InvalidMessage::TooMuch));
     }
 
     #[test]
@@ -534,7 +534,7 @@ mod tests {
         for message in messages() {
             let whole = message.encode(&node("a"));
             for len in 0..whole.len() {
-                assert_eq!(Message::decode(&whole[..len], &node("a")), Err(Refusal::Malformed), "{len} bytes");
+                assert_eq!(Message::decode(&whole[..len], &node("a")), Err(InvalidMessage::Malformed), "{len} bytes");
             }
         }
     }

@@ -53,5 +53,5 @@ pub use members::{Member, MemberState, Members, Owning};
 pub use membership::{Membership, MembershipOptions};
 pub use message::gossip_again;
 pub use names::{any_node_name, fleet_name, is_label, node_name};
-pub use peer::{Carrier, Gossip, PeerId};
+pub use peer::{Carrier, GossipMessage, PeerId};
 pub use stats::FleetStats;

@@ -26,7 +26,7 @@ impl fmt::Display for PeerId {
 
 /// A gossip message that was received from a peer.
 #[derive(Debug)]
-pub struct Gossip {
+pub struct GossipMessage {
     /// Who sent it.
     pub from: PeerId,
     /// The address for answers to the sender.
@@ -37,7 +37,7 @@ pub struct Gossip {
     _slot: Option<OwnedSemaphorePermit>,
 }
 
-impl Gossip {
+impl GossipMessage {
     /// A message of `from`, whose address for answers is `reply_to`.
     #[must_use]
     pub fn new(from: PeerId, reply_to: SocketAddr, frame: Bytes) -> Self {

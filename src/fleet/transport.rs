@@ -22,8 +22,8 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame::MAX_FRAME;
-use super::message::{Refusal, is_empty_ack, is_syn};
-use super::peer::{Carrier, Gossip};
+use super::message::{InvalidMessage, is_empty_ack, is_syn};
+use super::peer::{Carrier, GossipMessage};
 use super::stats::Counters;
 use super::validate::{Inspector, inspecting};
 use crate::clock;
@@ -42,7 +42,7 @@ const EXCHANGES: usize = 4;
 /// Gives chitchat its socket, and another one after a restart.
 pub(crate) struct GossipTransport {
     carrier: Arc<dyn Carrier>,
-    inbox: Arc<Mutex<mpsc::Receiver<Gossip>>>,
+    inbox: Arc<Mutex<mpsc::Receiver<GossipMessage>>>,
     inspector: Arc<SyncMutex<Inspector>>,
     hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
@@ -50,12 +50,12 @@ pub(crate) struct GossipTransport {
 
 struct GossipSocket {
     carrier: Arc<dyn Carrier>,
-    inbox: OwnedMutexGuard<mpsc::Receiver<Gossip>>,
+    inbox: OwnedMutexGuard<mpsc::Receiver<GossipMessage>>,
     inspector: Arc<SyncMutex<Inspector>>,
     hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
     /// A message that came while a round was held.
-    came: Option<Gossip>,
+    came: Option<GossipMessage>,
     calm: Calm,
 }
 
@@ -104,7 +104,7 @@ impl GossipTransport {
     /// `hints`.
     pub(crate) fn new(
         carrier: Arc<dyn Carrier>,
-        inbox: mpsc::Receiver<Gossip>,
+        inbox: mpsc::Receiver<GossipMessage>,
         inspector: Arc<SyncMutex<Inspector>>,
         hints: mpsc::Sender<SocketAddr>,
         counters: Arc<Counters>,
@@ -157,7 +157,7 @@ impl Socket for GossipSocket {
             match self.read(&gossip) {
                 Ok(message) => return Ok((gossip.reply_to, message)),
                 // Messages of an ended incarnation may arrive after the first one of the next.
-                Err(Refusal::NoPlace) => {
+                Err(InvalidMessage::NoPlace) => {
                     tracing::debug!(peer = %gossip.from, "there is no place for a peer");
                 }
                 Err(why) => {
@@ -198,9 +198,9 @@ impl GossipSocket {
         self.calm.open(to, clock::timers())
     }
 
-    fn read(&self, gossip: &Gossip) -> Result<ChitchatMessage, Refusal> {
+    fn read(&self, gossip: &GossipMessage) -> Result<ChitchatMessage, InvalidMessage> {
         if gossip.frame.len() > MAX_FRAME {
-            return Err(Refusal::TooMuch);
+            return Err(InvalidMessage::TooMuch);
         }
         let mut inspector = inspecting(&self.inspector);
         inspector.pass(clock::timers());
@@ -212,7 +212,7 @@ impl GossipSocket {
         }
         // The decoder is chitchat's. If it panics, only this message is lost, and the gossip goes on.
         let decoded = catch_unwind(|| ChitchatMessage::deserialize(&mut &inspected.message[..]));
-        decoded.ok().and_then(Result::ok).ok_or(Refusal::Malformed)
+        decoded.ok().and_then(Result::ok).ok_or(InvalidMessage::Malformed)
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
 
     /// Nodes by address, and how many messages they have sent.
     #[derive(Clone, Default)]
-    struct Network(Arc<SyncMutex<HashMap<SocketAddr, mpsc::Sender<Gossip>>>>, Arc<AtomicUsize>);
+    struct Network(Arc<SyncMutex<HashMap<SocketAddr, mpsc::Sender<GossipMessage>>>>, Arc<AtomicUsize>);
 
     struct Wire(Network, PeerId, SocketAddr, watch::Sender<u64>);
 
@@ -241,7 +241,7 @@ mod tests {
             let table = self.0.0.lock().unwrap();
             // Who is gone says nothing any more, either.
             let to = table.get(&to).filter(|_| table.contains_key(&self.2));
-            to.is_some_and(|inbox| inbox.try_send(Gossip::new(self.1.clone(), self.2, frame)).is_ok())
+            to.is_some_and(|inbox| inbox.try_send(GossipMessage::new(self.1.clone(), self.2, frame)).is_ok())
         }
 
         fn is_connected(&self, _: &PeerId) -> bool {

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::heard::Heard;
 use super::hints::Hints;
-use super::message::{Known, Message, Refusal, correct};
-use super::peer::{Gossip, PeerId};
+use super::message::{InvalidMessage, Known, Message, correct};
+use super::peer::{GossipMessage, PeerId};
 
 /// If a round took longer than so many, this process did not run, and silence of peers in that time means nothing.
 const PAUSE: u32 = 5;
@@ -89,7 +89,7 @@ impl Inspector {
     ///
     /// # Errors
     /// No part of the message may be believed.
-    pub(crate) fn inspect(&mut self, gossip: &Gossip) -> Result<Inspected, Refusal> {
+    pub(crate) fn inspect(&mut self, gossip: &GossipMessage) -> Result<Inspected, InvalidMessage> {
         let from = &gossip.from;
         self.look_at_rival(gossip);
         let (mut message, mut hints) = (Message::decode(&gossip.frame, from)?, Vec::new());
@@ -102,16 +102,16 @@ impl Inspector {
         if let Message::SynAck { facts: Some(facts), .. } | Message::Ack { facts: Some(facts) } = &message
             && facts.address() != gossip.reply_to
         {
-            return Err(Refusal::NotItself);
+            return Err(InvalidMessage::NotItself);
         }
         Ok(Inspected { message: message.encode(from), hints })
     }
 
     /// Filters a digest, and returns the addresses to dial because of the rest.
-    fn sift(&mut self, gossip: &Gossip, digest: &mut Vec<Known>) -> Result<Vec<SocketAddr>, Refusal> {
+    fn sift(&mut self, gossip: &GossipMessage, digest: &mut Vec<Known>) -> Result<Vec<SocketAddr>, InvalidMessage> {
         let (from, address) = (&gossip.from, gossip.reply_to);
         let itself = |known: &&Known| known.id == *from && known.address == address;
-        let own = digest.iter().find(itself).ok_or(Refusal::NotItself)?;
+        let own = digest.iter().find(itself).ok_or(InvalidMessage::NotItself)?;
         let shown = self.heard.hear(from, address, own.heartbeat)?;
         let (now, mut hints) = (self.heard.now(), Vec::new());
         digest.retain_mut(|known| {
@@ -136,7 +136,7 @@ impl Inspector {
         correct(message, |id, address| self.heard.heartbeat(id, address));
     }
 
-    fn look_at_rival(&mut self, gossip: &Gossip) {
+    fn look_at_rival(&mut self, gossip: &GossipMessage) {
         let from = &gossip.from;
         if from.name == self.own.name && from.incarnation > self.rival.max(self.own.incarnation) {
             self.rival = from.incarnation;
@@ -170,9 +170,13 @@ mod tests {
     }
 
     /// Filters a digest of the node called `name` at port 1, and returns it with the addresses to dial.
-    fn tell(inspector: &mut Inspector, name: &str, digest: Vec<Known>) -> Result<(Message, Vec<SocketAddr>), Refusal> {
+    fn tell(
+        inspector: &mut Inspector,
+        name: &str,
+        digest: Vec<Known>,
+    ) -> Result<(Message, Vec<SocketAddr>), InvalidMessage> {
         let frame = Bytes::from(syn(digest).encode(&id(name)));
-        let inspected = inspector.inspect(&Gossip::new(id(name), at(1), frame))?;
+        let inspected = inspector.inspect(&GossipMessage::new(id(name), at(1), frame))?;
         Ok((Message::decode(&inspected.message, &id(name)).expect("it was written here"), inspected.hints))
     }
 
@@ -184,7 +188,7 @@ mod tests {
     fn a_sender_must_appear_under_its_own_name_and_address() {
         let mut inspector = inspector();
         for digest in [vec![known("b", 1, 5)], vec![known("a", 2, 5)], Vec::new()] {
-            assert_eq!(tell(&mut inspector, "a", digest), Err(Refusal::NotItself));
+            assert_eq!(tell(&mut inspector, "a", digest), Err(InvalidMessage::NotItself));
         }
         assert_eq!(tell(&mut inspector, "a", vec![known("a", 1, 5)]), Ok((syn(vec![known("a", 1, 5)]), Vec::new())));
     }
@@ -214,8 +218,8 @@ mod tests {
             Bytes::from([b"\x53\xb0\0\x02\x02", [block.len() as u8, 0].as_slice(), &block, &[0]].concat())
         };
         let mut inspector = inspector();
-        assert!(inspector.inspect(&Gossip::new(id("a"), at(1), told(1))).is_ok());
-        assert_eq!(inspector.inspect(&Gossip::new(id("a"), at(1), told(2))), Err(Refusal::NotItself));
+        assert!(inspector.inspect(&GossipMessage::new(id("a"), at(1), told(1))).is_ok());
+        assert_eq!(inspector.inspect(&GossipMessage::new(id("a"), at(1), told(2))), Err(InvalidMessage::NotItself));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 use super::caller::Caller;
 use super::http::form::host;
 use super::http::origin::{self, Names};
-use super::http::reply::{Refusal, not_allowed, problem};
+use super::http::reply::{HttpError, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
 use super::status_page::{Events, StatusPage};
 use super::tell::Tell;
@@ -127,7 +127,7 @@ async fn serve(
         let (tell, access, page) = (tell.clone(), access.clone(), page.clone());
         async move { answer(request, tell, &access, &page).await }
     };
-    converse(stream, Vec::new(), &BOUNDS, progress, tell.hub().admission.account(), answering, |_| false).await;
+    converse(stream, Vec::new(), &BOUNDS, progress, tell.state().admission.account(), answering, |_| false).await;
 }
 
 /// A whole body, or one that goes on.
@@ -137,7 +137,7 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
     let (head, body) = request.into_parts();
     let host = match host(&head) {
         Ok(host) => host,
-        Err(refusal) => return whole(Refusal::into_reply(refusal)),
+        Err(refusal) => return whole(HttpError::into_reply(refusal)),
     };
     let path = head.uri.path();
     // Health endpoints skip the origin check: they reveal nothing that a web page could use, and a probe that is
@@ -158,7 +158,7 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
         }
         // The rules above are those of the TCP address for clients that are no users, so it is asked as this host.
         let (request, local) = (Request::from_parts(head, body), Caller::Process(u32::MAX));
-        return whole(super::http::answer(tell.hub(), request, Some(local), Asker::new(None, 0)).await);
+        return whole(super::http::answer(tell.state(), request, Some(local), Asker::new(None, 0)).await);
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());

@@ -60,14 +60,14 @@ impl Default for Limits {
 
 /// Why a connection is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TurnedAway {
     /// The limit of connections is reached, in total or for this uid.
     TooMany,
     /// The uid may not connect.
     Uid,
 }
 
-impl Refusal {
+impl TurnedAway {
     /// The error reply that the client gets.
     #[must_use]
     pub fn as_reply(self) -> &'static [u8] {
@@ -152,14 +152,14 @@ impl Admission {
     ///
     /// # Errors
     /// Too many connections are open, or this uid may not connect.
-    pub fn admit(self: &Arc<Self>, uid: Option<u32>) -> Result<ConnectionGuard, Refusal> {
+    pub fn admit(self: &Arc<Self>, uid: Option<u32>) -> Result<ConnectionGuard, TurnedAway> {
         let mut inside = self.lock();
         let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
         let allowed = &self.limits.allow_uids;
         let refusal = if uid.is_some_and(|uid| !allowed.is_empty() && !allowed.contains(&uid)) {
-            Some(Refusal::Uid)
+            Some(TurnedAway::Uid)
         } else if inside.mailboxes.len() >= self.limits.connections || of_uid >= self.limits.connections_per_uid {
-            Some(Refusal::TooMany)
+            Some(TurnedAway::TooMany)
         } else {
             None
         };

@@ -36,8 +36,8 @@ impl Caller {
     /// # Errors
     /// It has to authenticate before.
     #[inline]
-    pub fn may_ask(&self, hub: &ServerState) -> Result<(), Forbidden> {
-        self.may(hub, |_| true)
+    pub fn may_ask(&self, state: &ServerState) -> Result<(), Forbidden> {
+        self.may(state, |_| true)
     }
 
     /// Whether it may ask for the policy of that name.
@@ -45,8 +45,8 @@ impl Caller {
     /// # Errors
     /// It may not.
     #[inline]
-    pub fn may_use(&self, hub: &ServerState, policy: &str) -> Result<(), Forbidden> {
-        self.may(hub, |user| user.may_use(policy))
+    pub fn may_use(&self, state: &ServerState, policy: &str) -> Result<(), Forbidden> {
+        self.may(state, |user| user.may_use(policy))
     }
 
     /// Whether its commands may bring limits along.
@@ -54,17 +54,17 @@ impl Caller {
     /// # Errors
     /// They may not.
     #[inline]
-    pub fn may_bring_limits(&self, hub: &ServerState) -> Result<(), Forbidden> {
-        self.may(hub, User::may_bring_limits)
+    pub fn may_bring_limits(&self, state: &ServerState) -> Result<(), Forbidden> {
+        self.may(state, User::may_bring_limits)
     }
 
     /// Whether it may run administrative commands.
     #[must_use]
-    pub fn may_administer(&self, hub: &ServerState) -> bool {
+    pub fn may_administer(&self, state: &ServerState) -> bool {
         match self {
-            Self::Process(uid) => hub.admission.rights.has(*uid),
+            Self::Process(uid) => state.admission.rights.has(*uid),
             Self::Remote(name) => {
-                let access = hub.remote.load();
+                let access = state.remote.load();
                 let user = access.users.as_ref().zip(name.as_deref()).and_then(|(users, name)| users.get(name));
                 user.is_some_and(|user| user.is_admin)
             }
@@ -74,10 +74,10 @@ impl Caller {
     /// Whether `is_allowed` of its user, where clients have to be users. The users are looked up each time, so that a
     /// reload changes the rights of connections that are open.
     #[inline]
-    fn may(&self, hub: &ServerState, is_allowed: impl FnOnce(&User) -> bool) -> Result<(), Forbidden> {
+    fn may(&self, state: &ServerState, is_allowed: impl FnOnce(&User) -> bool) -> Result<(), Forbidden> {
         match self {
             Self::Process(_) => Ok(()),
-            Self::Remote(name) => Self::user_may(name.as_deref(), hub, is_allowed),
+            Self::Remote(name) => Self::user_may(name.as_deref(), state, is_allowed),
         }
     }
 
@@ -85,10 +85,10 @@ impl Caller {
     #[inline(never)]
     fn user_may(
         name: Option<&str>,
-        hub: &ServerState,
+        state: &ServerState,
         is_allowed: impl FnOnce(&User) -> bool,
     ) -> Result<(), Forbidden> {
-        let access = hub.remote.load();
+        let access = state.remote.load();
         let Some(users) = &access.users else { return Ok(()) };
         match name.and_then(|name| users.get(name)) {
             None => Err(Forbidden::Unknown),

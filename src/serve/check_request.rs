@@ -53,10 +53,10 @@ struct Item {
 }
 
 impl Item {
-    fn new(hub: &ServerState, inquiry: CheckRequest) -> Self {
+    fn new(state: &ServerState, inquiry: CheckRequest) -> Self {
         let plan = inquiry.policy.plan(&inquiry.key);
         let rule = if let Plan::Limited(rule) = plan { Some(rule.clone()) } else { None };
-        let (fixed, digests) = (plan.fixed_decision(), hub.node.digests);
+        let (fixed, digests) = (plan.fixed_decision(), state.node.digests);
         let digest = digests.digest(&inquiry.policy.name, &inquiry.key);
         Self { rule, digest, fixed, inquiry }
     }
@@ -75,12 +75,12 @@ impl Item {
 impl MultiCheck {
     /// Asks for all keys whose answers come at once. `came` is when the request arrived. The caller must flush `out`
     /// before it waits.
-    pub fn begin(hub: &ServerState, came: Instant, inquiries: Vec<CheckRequest>, out: &mut Outgoing) -> Self {
-        let now = hub.node.clock.now();
+    pub fn begin(state: &ServerState, came: Instant, inquiries: Vec<CheckRequest>, out: &mut Outgoing) -> Self {
+        let now = state.node.clock.now();
         let mailbox = Arc::new(Mailbox::of(inquiries.first().map_or(Asker::NODE, |inquiry| inquiry.asker)));
-        let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(hub, inquiry)).collect();
+        let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(state, inquiry)).collect();
         let keys: Vec<_> = items.iter().map(|item| (item.digest, item.charges())).collect();
-        let mut asked = Self { items, several: Several::new(&keys), deadline: came + hub.node.timeout, mailbox };
+        let mut asked = Self { items, several: Several::new(&keys), deadline: came + state.node.timeout, mailbox };
         for index in 0..asked.items.len() {
             if let Some(decision) = asked.items[index].fixed {
                 asked.answered(index, decision);
@@ -89,21 +89,21 @@ impl MultiCheck {
         for item in asked.items.iter().filter(|item| item.charges()) {
             let CheckRequest { policy, key, cost, asker, .. } = &item.inquiry;
             if let Some(candidate) = policy.candidate_beside(policy.plan(key)) {
-                hub.node.attempt(now, (candidate, key, *cost), *asker, out);
+                state.node.attempt(now, (candidate, key, *cost), *asker, out);
             }
         }
-        asked.advance(hub, now, out);
+        asked.advance(state, now, out);
         if !asked.is_complete() {
-            asked.prefetch(hub, now, out);
+            asked.prefetch(state, now, out);
         }
         asked
     }
 
     /// Asks for one key after another until an answer must be awaited.
-    fn advance(&mut self, hub: &ServerState, now: Instant, out: &mut Outgoing) {
+    fn advance(&mut self, state: &ServerState, now: Instant, out: &mut Outgoing) {
         while let Some((index, how)) = self.several.next_to_ask() {
             let ask = if how == How::Look { Ask::PeekLocal } else { Ask::Check(self.deadline) };
-            let Some(decision) = self.ask(hub, now, ask, index, out) else { return };
+            let Some(decision) = self.ask(state, now, ask, index, out) else { return };
             self.answered(index, decision);
         }
     }
@@ -114,16 +114,16 @@ impl MultiCheck {
     }
 
     /// Has tokens leased for the later keys while an earlier one waits.
-    fn prefetch(&self, hub: &ServerState, now: Instant, out: &mut Outgoing) {
+    fn prefetch(&self, state: &ServerState, now: Instant, out: &mut Outgoing) {
         for index in self.several.later() {
-            self.ask(hub, now, Ask::Prefetch, index, out);
+            self.ask(state, now, Ask::Prefetch, index, out);
         }
     }
 
-    fn ask(&self, hub: &ServerState, now: Instant, ask: Ask, index: usize, out: &mut Outgoing) -> Option<Decision> {
+    fn ask(&self, state: &ServerState, now: Instant, ask: Ask, index: usize, out: &mut Outgoing) -> Option<Decision> {
         let Item { inquiry: CheckRequest { key, cost, peek, .. }, rule, digest, .. } = &self.items[index];
         let request = Request { rule: rule.as_ref()?, digest: *digest, key, cost: *cost, peek: *peek };
-        hub.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
+        state.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
     }
 
     /// Whether all answers are there.
@@ -133,13 +133,13 @@ impl MultiCheck {
     }
 
     /// Waits for the missing answers, at most until the deadline.
-    pub async fn complete(&mut self, hub: &ServerState) {
+    pub async fn complete(&mut self, state: &ServerState) {
         let mut out = Outgoing::default();
         while !self.is_complete() {
             let (index, decision) = self.next_answer().await;
             self.answered(index, decision);
-            self.advance(hub, hub.node.clock.now(), &mut out);
-            hub.node.flush(&mut out);
+            self.advance(state, state.node.clock.now(), &mut out);
+            state.node.flush(&mut out);
         }
     }
 
@@ -157,7 +157,7 @@ impl MultiCheck {
     }
 
     /// Finishes once all answers are there. Returns whether one was denied; if so, nothing is charged to the others.
-    pub fn end(self, hub: &ServerState, now: Instant, out: &mut Outgoing) -> (bool, Vec<CheckResult>) {
+    pub fn end(self, state: &ServerState, now: Instant, out: &mut Outgoing) -> (bool, Vec<CheckResult>) {
         let Self { items, several, .. } = self;
         let is_denied = several.is_denied();
         let end = |(index, item): (usize, Item)| {
@@ -167,18 +167,18 @@ impl MultiCheck {
             let charged = several.is_charged(index);
             match &rule {
                 None => {
-                    hub.control_stats().count(&policy.name, &decision);
+                    state.control_stats().count(&policy.name, &decision);
                     if !peek && cost > 0 {
                         let subject = Subject { policy: &policy.name, rule: None, digest, key: &key };
-                        hub.node.note_fixed(now, &subject, cost, &decision);
+                        state.node.note_fixed(now, &subject, cost, &decision);
                     }
                 }
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
-                    hub.control_stats().enforce(&policy, digest, &mut { raw }, true);
+                    state.control_stats().enforce(&policy, digest, &mut { raw }, true);
                 }
                 Some(rule) if several.goes_back(index) => {
                     let request = Request { rule, digest, key: &key, cost, peek: false };
-                    hub.node.rollback(now, asker, request, &raw, out);
+                    state.node.rollback(now, asker, request, &raw, out);
                     decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
                     decision.slot = None;
                 }
@@ -199,10 +199,10 @@ pub struct TimedMultiCheck {
 
 impl TimedMultiCheck {
     /// Begins to check all `inquiries`, which arrived at `begun`.
-    pub fn begin(hub: &ServerState, begun: Instant, inquiries: Vec<CheckRequest>) -> Self {
+    pub fn begin(state: &ServerState, begun: Instant, inquiries: Vec<CheckRequest>) -> Self {
         let mut out = Outgoing::default();
-        let asked = MultiCheck::begin(hub, begun, inquiries, &mut out);
-        hub.node.flush(&mut out);
+        let asked = MultiCheck::begin(state, begun, inquiries, &mut out);
+        state.node.flush(&mut out);
         Self { asked, begun }
     }
 
@@ -213,44 +213,44 @@ impl TimedMultiCheck {
     }
 
     /// The answers, and whether one was denied; if so, nothing is charged.
-    pub async fn end(mut self, hub: &ServerState) -> (bool, Vec<CheckResult>) {
+    pub async fn end(mut self, state: &ServerState) -> (bool, Vec<CheckResult>) {
         if !self.is_complete() {
-            self.asked.complete(hub).await;
+            self.asked.complete(state).await;
         }
-        let (mut out, now, count) = (Outgoing::default(), hub.node.clock.now(), self.asked.items.len() as u64);
-        let ended = self.asked.end(hub, now, &mut out);
-        hub.node.flush(&mut out);
-        hub.control_stats().durations.add(now.since(self.begun), count);
+        let (mut out, now, count) = (Outgoing::default(), state.node.clock.now(), self.asked.items.len() as u64);
+        let ended = self.asked.end(state, now, &mut out);
+        state.node.flush(&mut out);
+        state.control_stats().durations.add(now.since(self.begun), count);
         ended
     }
 }
 
 /// Checks all `inquiries` and waits for the answers. Returns whether one was denied; if so, nothing is charged.
-pub async fn decide(hub: &ServerState, inquiries: Vec<CheckRequest>) -> (bool, Vec<CheckResult>) {
-    TimedMultiCheck::begin(hub, hub.node.clock.now(), inquiries).end(hub).await
+pub async fn decide(state: &ServerState, inquiries: Vec<CheckRequest>) -> (bool, Vec<CheckResult>) {
+    TimedMultiCheck::begin(state, state.node.clock.now(), inquiries).end(state).await
 }
 
 /// Checks one key.
-pub async fn decide_one(hub: &ServerState, inquiry: CheckRequest) -> CheckResult {
-    decide_since(hub, hub.node.clock.now(), inquiry).await
+pub async fn decide_one(state: &ServerState, inquiry: CheckRequest) -> CheckResult {
+    decide_since(state, state.node.clock.now(), inquiry).await
 }
 
 /// The same, with the deadline counted from `begun`. A command of several steps may thus take no longer than one of a
 /// single step.
-pub async fn decide_since(hub: &ServerState, begun: Instant, inquiry: CheckRequest) -> CheckResult {
-    let (_, mut told) = TimedMultiCheck::begin(hub, begun, vec![inquiry]).end(hub).await;
+pub async fn decide_since(state: &ServerState, begun: Instant, inquiry: CheckRequest) -> CheckResult {
+    let (_, mut told) = TimedMultiCheck::begin(state, begun, vec![inquiry]).end(state).await;
     told.pop().expect("one was asked about")
 }
 
 /// Peeks at one key with what this node knows: charges nothing, and does not ask the store.
-pub fn look(hub: &ServerState, inquiry: &CheckRequest) -> CheckResult {
-    let item = Item::new(hub, CheckRequest { peek: true, ..inquiry.of(0) });
+pub fn look(state: &ServerState, inquiry: &CheckRequest) -> CheckResult {
+    let item = Item::new(state, CheckRequest { peek: true, ..inquiry.of(0) });
     let Item { rule, digest, fixed, .. } = &item;
     let known = rule.as_ref().filter(|_| fixed.is_none()).and_then(|rule| {
         let request = Request { rule, digest: *digest, key: &inquiry.key, cost: 0, peek: true };
         let mut out = Outgoing::default();
-        let decision = hub.node.ask(hub.node.clock.now(), Ask::PeekLocal, request, (&Arc::default(), 0), &mut out);
-        hub.node.flush(&mut out);
+        let decision = state.node.ask(state.node.clock.now(), Ask::PeekLocal, request, (&Arc::default(), 0), &mut out);
+        state.node.flush(&mut out);
         decision
     });
     let answer = known.or(item.fixed).expect("a look answers at once, and what has no rule is answered already");

@@ -14,11 +14,11 @@ use crate::wire::command::Admin;
 use crate::wire::reply::{Protocol, Writer};
 
 /// Answers a command of the command line, on the control runtime.
-pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
-    let (control, promise) = (hub.control.clone(), Promise::to(waiter));
+pub(super) fn answer(state: Arc<ServerState>, admin: Admin, waiter: Waiter) {
+    let (control, promise) = (state.control.clone(), Promise::to(waiter));
     control.spawn(async move {
-        let _turn = hub.admin_turn.lock().await;
-        let asked = hub.clone();
+        let _turn = state.admin_turn.lock().await;
+        let asked = state.clone();
         let answered = tokio::task::spawn_blocking(move || text(&asked, admin)).await;
         let mut reply = Vec::new();
         let mut writer = Writer::new(&mut reply, Protocol::Two);
@@ -31,20 +31,22 @@ pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
     });
 }
 
-fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
+fn text(state: &ServerState, admin: Admin) -> Result<String, String> {
     match admin {
-        Admin::Reload { dry_run } => match &hub.reload {
+        Admin::Reload { dry_run } => match &state.reload {
             Some(reload) => reload(if dry_run { ReloadMode::DryRun } else { ReloadMode::Take }),
             None => Err("this daemon was started without a configuration to read again".into()),
         },
-        Admin::Keys { cursor, most } => Ok(listing::keys(&hub.keys(cursor.unwrap_or(0), most), cursor.is_some(), most)),
-        Admin::Policies => Ok(listing::policies(&hub.policies.load())),
-        Admin::Peers => match hub.fleet_status() {
-            Some(fleet) => Ok(listing::peers(&fleet, &hub.node.count_owned(hub.node.clock.now())).to_string()),
+        Admin::Keys { cursor, most } => {
+            Ok(listing::keys(&state.keys(cursor.unwrap_or(0), most), cursor.is_some(), most))
+        }
+        Admin::Policies => Ok(listing::policies(&state.policies.load())),
+        Admin::Peers => match state.fleet_status() {
+            Some(fleet) => Ok(listing::peers(&fleet, &state.node.count_owned(state.node.clock.now())).to_string()),
             None => Err("this node is alone: its configuration has no [fleet]".into()),
         },
-        Admin::Top { most } => Ok(top::top(hub, Some(most)).to_string()),
-        Admin::Denials => Ok(hub.denials.recent()),
-        Admin::Stats => Ok(listing::stats(&hub.stats())),
+        Admin::Top { most } => Ok(top::top(state, Some(most)).to_string()),
+        Admin::Denials => Ok(state.denials.recent()),
+        Admin::Stats => Ok(listing::stats(&state.stats())),
     }
 }

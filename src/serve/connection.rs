@@ -119,31 +119,31 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Serves the connection until it is closed.
-    pub async fn serve(mut self, hub: Arc<ServerState>, worker: Arc<Worker>) {
+    pub async fn serve(mut self, state: Arc<ServerState>, worker: Arc<Worker>) {
         loop {
-            match std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
+            match std::future::poll_fn(|cx| self.poll_turn(cx, &state, &worker)).await {
                 Turn::Yield => tokio::task::yield_now().await,
-                Turn::Over => return self.session.end(&hub),
+                Turn::Over => return self.session.end(&state),
                 Turn::Http => break,
             }
         }
         drop(worker);
         let Self { stream, pass, intake, .. } = self;
-        super::http::serve(stream, intake.pending, pass, hub).await;
+        super::http::serve(stream, intake.pending, pass, state).await;
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<ServerState>, worker: &Worker) -> Poll<Turn> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>, state: &Arc<ServerState>, worker: &Worker) -> Poll<Turn> {
         self.pass.mailbox.listen(cx.waker(), Some(&worker.wake_list));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
         loop {
             scratch.direct.clear();
-            self.collect_answers(hub, scratch);
-            let input = match self.poll_input(cx, hub, scratch) {
+            self.collect_answers(state, scratch);
+            let input = match self.poll_input(cx, state, scratch) {
                 Ok(input) => input,
                 Err(_) => return Poll::Ready(Turn::Over),
             };
-            hub.node.flush(&mut scratch.outgoing);
+            state.node.flush(&mut scratch.outgoing);
             if self.intake.is_http {
                 return Poll::Ready(Turn::Http);
             }
@@ -159,19 +159,19 @@ impl<S: ClientStream> Connection<S> {
             let told = self.unsent.is_empty() && self.session.replies().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Input::Awaited | Input::Withheld);
-            if told && ((last && !self.intake.halted) || (idle && hub.admission.is_stopping())) {
+            if told && ((last && !self.intake.halted) || (idle && state.admission.is_stopping())) {
                 return Poll::Ready(Turn::Over);
             }
             match input {
                 Input::Full => return Poll::Ready(Turn::Yield),
                 Input::Some => {}
                 // What was sent may have made room. No wake-up would tell: all was sent, and the stream was not asked.
-                Input::Withheld if self.has_room(hub) => {}
+                Input::Withheld if self.has_room(state) => {}
                 Input::Awaited | Input::Withheld => {
-                    if self.is_stalled(cx, hub) || self.is_overdue(cx, hub) {
+                    if self.is_stalled(cx, state) || self.is_overdue(cx, state) {
                         return Poll::Ready(Turn::Over);
                     }
-                    self.count_arrivals(cx, hub);
+                    self.count_arrivals(cx, state);
                     self.shrink(scratch);
                     return Poll::Pending;
                 }
@@ -182,17 +182,18 @@ impl<S: ClientStream> Connection<S> {
     /// Whether the client has left a request or a long transaction incomplete for too long, or has not said for as long who
     /// it is where it has to. Time in which its input
     /// is not read does not count, since that is not the client's delay.
-    fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
-        let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP || self.session.is_stranger(hub);
-        if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(hub) {
+    fn is_overdue(&mut self, cx: &mut Context<'_>, state: &ServerState) -> bool {
+        let is_half =
+            !self.intake.pending.is_empty() || self.session.queued() > KEEP || self.session.is_stranger(state);
+        if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(state) {
             self.deadline = None;
             return false;
         }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(hub.admission.patience())));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(state.admission.patience())));
         deadline.as_mut().poll(cx).is_ready()
     }
 
-    fn collect_answers(&mut self, hub: &ServerState, scratch: &mut Scratch) {
+    fn collect_answers(&mut self, state: &ServerState, scratch: &mut Scratch) {
         self.pass.mailbox.take(&mut scratch.mail);
         for (seq, answer) in scratch.mail.drain(..) {
             let bytes = answer.bytes();
@@ -203,7 +204,7 @@ impl<S: ClientStream> Connection<S> {
             self.session.fill(seq, answer, has_room);
         }
         if self.session.replies().is_ready() {
-            let now = hub.node.clock.now();
+            let now = state.node.clock.now();
             self.session.replies().release(now, &mut scratch.direct, BATCH, &mut scratch.stats);
         }
     }
@@ -215,18 +216,23 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Runs what there is to run.
-    fn poll_input(&mut self, cx: &mut Context<'_>, hub: &Arc<ServerState>, scratch: &mut Scratch) -> io::Result<Input> {
+    fn poll_input(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &Arc<ServerState>,
+        scratch: &mut Scratch,
+    ) -> io::Result<Input> {
         if scratch.direct.len() >= BATCH {
             return Ok(Input::Full);
         }
         if self.session.is_closing() {
             return Ok(Input::Awaited);
         }
-        if !self.has_room(hub) {
+        if !self.has_room(state) {
             return Ok(Input::Withheld);
         }
         if self.intake.halted {
-            self.run_pending(hub, scratch, hub.node.clock.now());
+            self.run_pending(state, scratch, state.node.clock.now());
             return Ok(Input::Full);
         }
         if self.ended {
@@ -235,7 +241,7 @@ impl<S: ClientStream> Connection<S> {
         let mut read = std::mem::take(&mut scratch.read);
         let mut buffer = ReadBuf::new(&mut read);
         let mut polled = Pin::new(&mut self.stream).poll_read(cx, &mut buffer);
-        if polled.is_pending() && hub.admission.is_stopping() {
+        if polled.is_pending() && state.admission.is_stopping() {
             let len = self.stream.read_at_once(buffer.initialize_unfilled());
             if len > 0 {
                 buffer.advance(len);
@@ -251,13 +257,13 @@ impl<S: ClientStream> Connection<S> {
                 Ok(Input::Some)
             }
             Poll::Ready(Ok(())) => {
-                let now = hub.node.clock.now();
+                let now = state.node.clock.now();
                 if self.intake.pending.is_empty() {
-                    let used = self.run(hub, scratch, now, buffer.filled());
+                    let used = self.run(state, scratch, now, buffer.filled());
                     self.intake.pending.extend_from_slice(&buffer.filled()[used..]);
                 } else {
                     self.intake.pending.extend_from_slice(buffer.filled());
-                    self.run_pending(hub, scratch, now);
+                    self.run_pending(state, scratch, now);
                 }
                 Ok(if full { Input::Full } else { Input::Some })
             }
@@ -266,18 +272,18 @@ impl<S: ClientStream> Connection<S> {
         result
     }
 
-    fn run_pending(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant) {
+    fn run_pending(&mut self, state: &Arc<ServerState>, scratch: &mut Scratch, now: Instant) {
         let mut pending = std::mem::take(&mut self.intake.pending);
-        let used = self.run(hub, scratch, now, &pending);
+        let used = self.run(state, scratch, now, &pending);
         pending.drain(..used);
         self.intake.pending = pending;
     }
 
     /// Runs the complete commands in `input`, and returns how many bytes they were.
-    fn run(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
-        let policies = hub.policies.load();
+    fn run(&mut self, state: &Arc<ServerState>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
+        let policies = state.policies.load();
         let Scratch { direct, rules, outgoing, stats, .. } = scratch;
-        let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, stats, direct };
+        let mut batch = Batch { now, came: now, state, policies: &policies, rules, outgoing, stats, direct };
         let (intake, session) = (&mut self.intake, &mut self.session);
         let unsent = self.unsent.len();
         let mut kept = unsent + session.replies().held_back() + batch.direct.len();
@@ -285,7 +291,7 @@ impl<S: ClientStream> Connection<S> {
         (intake.halted, intake.asks_late) = (false, false);
         while (session.is_running() || used < input.len()) && !session.is_closing() {
             let came = self.arrivals.came(used).filter(|_| !session.is_running());
-            let is_late = came.is_some_and(|came| now >= came + hub.node.timeout);
+            let is_late = came.is_some_and(|came| now >= came + state.node.timeout);
             if batch.direct.len() >= BATCH
                 || !may_run(session, &self.place, is_late)
                 || !has_room(session, &mut self.account, kept)
@@ -339,27 +345,27 @@ impl<S: ClientStream> Connection<S> {
         let at_once = std::mem::take(&mut batch.stats.at_once);
         if at_once > 0 {
             // One reading of the clock for the whole batch: each reply is sent when the last command is decided.
-            batch.stats.durations.add(hub.node.clock.now().since(now), at_once);
+            batch.stats.durations.add(state.node.clock.now().since(now), at_once);
         }
         if session.is_closing() { input.len() } else { used }
     }
 
-    fn has_room(&mut self, hub: &ServerState) -> bool {
+    fn has_room(&mut self, state: &ServerState) -> bool {
         let kept = self.unsent.len() + self.session.replies().held_back();
         let came = self.arrivals.came(0).filter(|_| !self.intake.asks_late);
-        let is_late = came.is_some_and(|came| hub.node.clock.now() >= came + hub.node.timeout);
+        let is_late = came.is_some_and(|came| state.node.clock.now() >= came + state.node.timeout);
         may_run(&mut self.session, &self.place, is_late) && has_room(&mut self.session, &mut self.account, kept)
     }
 
     /// Records when unread bytes arrived, while the connection is not read because it awaits as many answers of the
     /// store as it may. A command that has waited for as long as it may is then run all the same, and denied if it
     /// needs the store.
-    fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &ServerState) {
+    fn count_arrivals(&mut self, cx: &mut Context<'_>, state: &ServerState) {
         if self.place.has_room(self.session.replies().waiting()) {
             self.recount = None;
             return;
         }
-        let (now, patience) = (hub.node.clock.now(), hub.node.timeout);
+        let (now, patience) = (state.node.clock.now(), state.node.timeout);
         if now >= self.arrivals.due() {
             let unread = self.stream.unread();
             self.arrivals.count(now, self.intake.pending.len() as u64 + unread, patience);
@@ -405,8 +411,8 @@ impl<S: ClientStream> Connection<S> {
 
     /// Whether the client has neither read nor asked anything for too long, while it has either more unread bytes than
     /// allowed or so many that its input is not read.
-    fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
-        let (bytes, limit) = (self.unsent.len(), hub.admission.stall_after());
+    fn is_stalled(&mut self, cx: &mut Context<'_>, state: &ServerState) -> bool {
+        let (bytes, limit) = (self.unsent.len(), state.admission.stall_after());
         if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
             self.stall = None;
             return false;
@@ -415,7 +421,7 @@ impl<S: ClientStream> Connection<S> {
         if stall.as_mut().poll(cx).is_pending() {
             return false;
         }
-        hub.admission.note_stalled();
+        state.admission.note_stalled();
         let uid = self.pass.uid;
         tracing::warn!(
             uid,

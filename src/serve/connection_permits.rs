@@ -34,7 +34,7 @@ impl Default for ConnectionPermits {
 
 impl ConnectionPermits {
     /// Remembers the permit in a decision about a key, if there is one.
-    pub fn keep(&self, hub: &ServerState, now: Instant, told: &CheckResult) {
+    pub fn keep(&self, state: &ServerState, now: Instant, told: &CheckResult) {
         let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
         if let Some(held) = &mut *self.lock() {
             while held.first().is_some_and(|(ends, ..)| *ends <= now) {
@@ -43,7 +43,7 @@ impl ConnectionPermits {
             held.insert((now + rule.limits[0].period, slot, told.digest));
             return;
         }
-        release(hub, [(told.digest, slot)]);
+        release(state, [(told.digest, slot)]);
     }
 
     /// A permit was released.
@@ -54,9 +54,9 @@ impl ConnectionPermits {
     }
 
     /// The connection has closed: releases all permits.
-    pub fn end(&self, hub: &ServerState) {
+    pub fn end(&self, state: &ServerState) {
         let held = self.lock().take().unwrap_or_default();
-        release(hub, held.into_iter().map(|(_, slot, digest)| (digest, slot)));
+        release(state, held.into_iter().map(|(_, slot, digest)| (digest, slot)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<BTreeSet<(Instant, NonZeroU64, Digest)>>> {
@@ -64,10 +64,10 @@ impl ConnectionPermits {
     }
 }
 
-fn release(hub: &ServerState, permits: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
-    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
+fn release(state: &ServerState, permits: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
+    let (now, mut out) = (state.node.clock.now(), Outgoing::default());
     for (digest, slot) in permits {
-        hub.node.release(now, digest, slot, &mut out);
+        state.node.release(now, digest, slot, &mut out);
     }
-    hub.node.flush(&mut out);
+    state.node.flush(&mut out);
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::admission::{Admission, Limits};
 use super::denial_log::DenialLog;
 use super::envoy::{BindError, BoundListener, EnvoyOptions};
-use super::gossip::Gossip;
+use super::gossip::FleetGossip;
 use super::handed::Handed;
 use super::history::History;
 use super::lending::Lending;
@@ -124,7 +124,7 @@ impl std::error::Error for StartError {}
 
 /// A running daemon.
 pub struct Daemon {
-    hub: Arc<ServerState>,
+    state: Arc<ServerState>,
     /// The bound socket; `None` where a simulation provides the clients.
     socket: Option<Socket>,
     door: Option<BoundListener>,
@@ -179,7 +179,7 @@ impl Daemon {
             return Err(StartError::Handed(place));
         }
         let mut daemon = Self { socket: Some(socket), door, tcp, ..Self::inside(options) };
-        for seating in Seating::of(daemon.hub.workers.len()) {
+        for seating in Seating::of(daemon.state.workers.len()) {
             let thread = daemon.start_thread(seating).map_err(StartError::Io)?;
             daemon.threads.push(thread);
         }
@@ -194,12 +194,13 @@ impl Daemon {
     /// Outside of a tokio runtime.
     pub fn start_over<C: Comers + 'static>(options: StartOptions, comers: Vec<C>) -> Self {
         let mut daemon = Self::inside(StartOptions { threads: comers.len(), ..options });
-        for (comers, seating) in comers.into_iter().zip(Seating::of(daemon.hub.workers.len())) {
+        for (comers, seating) in comers.into_iter().zip(Seating::of(daemon.state.workers.len())) {
             let index = seating.own;
-            let (hub, worker, stop) = (daemon.hub.clone(), daemon.hub.workers[index].clone(), daemon.stop.subscribe());
+            let (state, worker, stop) =
+                (daemon.state.clone(), daemon.state.workers[index].clone(), daemon.stop.subscribe());
             let pulse = daemon.thread_pulse(index);
-            let serving = vital("a data thread", worker.serve(hub, (comers, None), seating, stop, pulse));
-            daemon.serving.push(daemon.hub.control.spawn(serving));
+            let serving = vital("a data thread", worker.serve(state, (comers, None), seating, stop, pulse));
+            daemon.serving.push(daemon.state.control.spawn(serving));
         }
         daemon
     }
@@ -230,7 +231,7 @@ impl Daemon {
         let pulse = vitals.expect("the alarm", node.clock.now());
         tasks.push(control.spawn(vital("the alarm", timer_task::run(node.clone(), pulse))));
         let workers: Vec<_> = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
-        let hub = Arc::new(ServerState {
+        let state = Arc::new(ServerState {
             started: node.clock.now(),
             vitals,
             node,
@@ -250,19 +251,19 @@ impl Daemon {
             owned: OwnedKeys::default(),
             admin_turn: tokio::sync::Mutex::new(()),
         });
-        tasks.push(hub.control.spawn(observer::run(hub.clone())));
+        tasks.push(state.control.spawn(observer::run(state.clone())));
         let stop = watch::Sender::new(false);
         let (threads, serving) = (Vec::new(), Vec::new());
-        Self { hub, socket: None, door: None, tcp: None, stop, threads, serving, tasks, asks: None }
+        Self { state, socket: None, door: None, tcp: None, stop, threads, serving, tasks, asks: None }
     }
 
     fn thread_pulse(&self, index: usize) -> Pulse {
-        self.hub.vitals.expect(format!("data thread {index}"), self.hub.node.clock.now())
+        self.state.vitals.expect(format!("data thread {index}"), self.state.node.clock.now())
     }
 
     fn start_thread(&self, seating: Seating<Stream>) -> std::io::Result<std::thread::JoinHandle<()>> {
         let index = seating.own;
-        let (hub, worker, stop) = (self.hub.clone(), self.hub.workers[index].clone(), self.stop.subscribe());
+        let (state, worker, stop) = (self.state.clone(), self.state.workers[index].clone(), self.stop.subscribe());
         let socket = self.socket.as_ref().expect("threads are started for a socket");
         let listeners = Listeners {
             socket: socket.listener()?,
@@ -272,7 +273,7 @@ impl Daemon {
         let pulse = self.thread_pulse(index);
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
             let _watched = Vital::new("a data thread");
-            if let Err(error) = worker.run(hub, listeners, seating, stop, pulse) {
+            if let Err(error) = worker.run(state, listeners, seating, stop, pulse) {
                 tracing::error!(%error, "a data thread could not be set up");
             }
         })
@@ -280,21 +281,21 @@ impl Daemon {
 
     /// Joins a fleet's gossip, with a round each `tick`. Only the first call has an effect.
     pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
-        let node = &self.hub.node;
+        let node = &self.state.node;
         let lends = fleet.owning() != Owning::Never && !node.is_embedded();
         let lending = lends.then(|| Arc::new(Lending::new(fleet.clone(), node.clock)));
-        let gossip = Arc::new(Gossip::new(fleet.clone(), tick, lending.clone()));
-        if self.hub.gossip.set(gossip.clone()).is_ok() {
+        let gossip = Arc::new(FleetGossip::new(fleet.clone(), tick, lending.clone()));
+        if self.state.gossip.set(gossip.clone()).is_ok() {
             if let Some(lending) = lending {
                 node.ask_through(lending.clone());
-                let asks = PeerAsks::new(node.clone(), self.hub.policies.clone(), lending);
+                let asks = PeerAsks::new(node.clone(), self.state.policies.clone(), lending);
                 let asks: Arc<dyn AskTaker> = Arc::new(asks);
                 fleet.exchange(&asks);
                 self.asks = Some(asks);
             }
-            let pulse = self.hub.vitals.expect("gossip", self.hub.node.clock.now());
-            let gossiping = gossip.run(self.hub.node.clone(), incoming, pulse);
-            self.tasks.push(self.hub.control.spawn(vital("gossip", gossiping)));
+            let pulse = self.state.vitals.expect("gossip", self.state.node.clock.now());
+            let gossiping = gossip.run(self.state.node.clone(), incoming, pulse);
+            self.tasks.push(self.state.control.spawn(vital("gossip", gossiping)));
         }
     }
 
@@ -318,40 +319,40 @@ impl Daemon {
 
     /// Replaces the policies, at once and for all threads.
     pub fn reload(&self, policies: PolicySet) {
-        self.hub.policies.store(Arc::new(policies));
+        self.state.policies.store(Arc::new(policies));
     }
 
     /// The policies in force.
     #[must_use]
     pub fn policies(&self) -> Arc<PolicySet> {
-        self.hub.policies.load_full()
+        self.state.policies.load_full()
     }
 
     /// Everything that is counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.hub.stats()
+        self.state.stats()
     }
 
     /// The state that all parts of the daemon share, for an admin server that outlives a borrow of this.
     #[must_use]
-    pub fn hub(&self) -> &Arc<ServerState> {
-        &self.hub
+    pub fn state(&self) -> &Arc<ServerState> {
+        &self.state
     }
 
     /// Up to `most` keys that this node knows.
     #[must_use]
     pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
-        self.hub.keys(0, most).into_iter().map(|(_, info)| info).collect()
+        self.state.keys(0, most).into_iter().map(|(_, info)| info).collect()
     }
 
     /// Stops accepting, answers what has come, closes all connections, and returns leases. The result is how many
     /// store calls still had no outcome (0 if all have). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { hub, socket, door, tcp, stop, threads, serving, tasks, asks: _asks } = self;
+        let Self { state, socket, door, tcp, stop, threads, serving, tasks, asks: _asks } = self;
         drop((socket, door, tcp));
         stop.send_replace(true);
-        hub.admission.stop();
+        state.admission.stop();
         if !threads.is_empty() {
             let joined = tokio::task::spawn_blocking(move || {
                 for thread in threads {
@@ -365,7 +366,7 @@ impl Daemon {
         for served in serving {
             let _ = served.await;
         }
-        let node = &hub.node;
+        let node = &state.node;
         let mut out = Outgoing::default();
         node.drain(node.clock.now(), &mut out);
         node.flush(&mut out);
@@ -375,7 +376,7 @@ impl Daemon {
             }
         };
         let _ = tokio::time::timeout(RETURNING, settled).await;
-        if let Some(gossip) = hub.gossip.get() {
+        if let Some(gossip) = state.gossip.get() {
             gossip.report_all(node);
             gossip.leave().await;
         }

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::core::fleet::{FleetTracker, FleetView};
 use crate::core::owners::{Candidate, OwnerName, name_hash};
 use crate::core::time::{Instant, Micros};
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, Owning, PeerId};
 use crate::wire::digest;
 
@@ -32,7 +32,7 @@ const SMALL: u64 = 8;
 
 /// A node's part in its fleet's gossip.
 #[derive(Debug)]
-pub struct Gossip {
+pub struct FleetGossip {
     fleet: Fleet,
     tick: Duration,
     /// Asks peers for keys that they own, if this node takes part in that.
@@ -72,7 +72,7 @@ pub struct FleetStatus {
     pub lending: Option<LendingStats>,
 }
 
-impl Gossip {
+impl FleetGossip {
     /// Takes part in the gossip of `fleet`, with a round each `tick`; and tells `lending`, if there is any, and the shards
     /// who owns keys.
     #[must_use]
@@ -270,7 +270,7 @@ fn owners(
     now: Instant,
     own: &PeerId,
     members: &Members,
-) -> (Vec<Candidate>, HashMap<Origin, PeerId>) {
+) -> (Vec<Candidate>, HashMap<PeerIndex, PeerId>) {
     let others = members.iter().filter(|member| member.id != *own && member.state == MemberState::Up);
     let owners = others.filter(|member| member.owning != Owning::Never);
     let numbered = owners.map(|member| (roster.joined(now, &member.id.name, member.id.incarnation), member));

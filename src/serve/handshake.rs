@@ -32,15 +32,15 @@ pub fn write_hello(writer: &mut Writer<'_>, id: u64, protocol: Protocol) {
 
 /// The answer to `INFO`.
 #[must_use]
-pub fn info(hub: &ServerState, now: Instant) -> String {
-    let uptime = now.since(hub.started).0 / 1_000_000;
+pub fn info(state: &ServerState, now: Instant) -> String {
+    let uptime = now.since(state.started).0 / 1_000_000;
     format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nrationd_version:{}\r\n\
          process_id:{}\r\nuptime_in_seconds:{uptime}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n\
          # Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
-        hub.admission.open(),
+        state.admission.open(),
     )
 }
 

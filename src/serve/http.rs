@@ -40,7 +40,7 @@ mod remote;
 pub(super) mod reply;
 pub(super) mod stream;
 
-use reply::{Refusal, Reply, bad, not_allowed, reply, text};
+use reply::{HttpError, Reply, bad, not_allowed, reply, text};
 use stream::{Bounds, converse};
 
 /// Longest idle time of a connection between two requests.
@@ -51,33 +51,33 @@ const MAX_HEAD: usize = 256 << 10;
 const MAX_BODY: usize = 256 << 10;
 
 /// Serves a connection of the socket until it closes; the bytes in `head` were read before.
-pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, hub: Arc<ServerState>) {
-    let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.admission.patience() };
+pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, state: Arc<ServerState>) {
+    let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: state.admission.patience() };
     let asker = pass.mailbox.asker();
     let local = pass.uid.map(Caller::Process);
     let answering = |request| {
-        let (hub, local) = (hub.clone(), local.clone());
-        async move { answer(&hub, request, local, asker).await }
+        let (state, local) = (state.clone(), local.clone());
+        async move { answer(&state, request, local, asker).await }
     };
-    converse(stream, head, &bounds, Arc::default(), hub.admission.account(), answering, |cx| pass.is_to_leave(cx))
+    converse(stream, head, &bounds, Arc::default(), state.admission.account(), answering, |cx| pass.is_to_leave(cx))
         .await;
 }
 
 /// Answers a request of `/v1/…` by `local`; or if that is `None`, by whomever the request itself says, which has come
 /// over TCP. Calls to the store leave in the turn of `asker`.
-pub async fn answer(hub: &ServerState, request: Request<Incoming>, local: Option<Caller>, asker: Asker) -> Reply {
-    respond(hub, request, local, asker).await.unwrap_or_else(Refusal::into_reply)
+pub async fn answer(state: &ServerState, request: Request<Incoming>, local: Option<Caller>, asker: Asker) -> Reply {
+    respond(state, request, local, asker).await.unwrap_or_else(HttpError::into_reply)
 }
 
 async fn respond(
-    hub: &ServerState,
+    state: &ServerState,
     request: Request<Incoming>,
     local: Option<Caller>,
     asker: Asker,
-) -> Result<Reply, Refusal> {
+) -> Result<Reply, HttpError> {
     let (head, body) = request.into_parts();
     form::check(&head)?;
-    let caller = local.map_or_else(|| remote::caller(hub, &head), Ok)?;
+    let caller = local.map_or_else(|| remote::caller(state, &head), Ok)?;
     let allowed: &[Method] = match head.uri.path() {
         "/v1/check" if caller == Caller::Remote(None) => &[Method::HEAD, Method::POST],
         "/v1/check" => &[Method::GET, Method::HEAD, Method::POST],
@@ -85,7 +85,7 @@ async fn respond(
         "/v1/release" => &[Method::POST],
         path => {
             let detail = format!("nothing is served at {path}: there are /v1/check, /v1/release and /v1/explain");
-            return Err(Refusal { status: StatusCode::NOT_FOUND, detail });
+            return Err(HttpError { status: StatusCode::NOT_FOUND, detail });
         }
     };
     if !allowed.contains(&head.method) {
@@ -103,31 +103,31 @@ async fn respond(
         form::check_body(&head)?;
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
-        let body = whole(body, hub.admission.patience()).await?;
+        let body = whole(body, state.admission.patience()).await?;
         let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
         read.map_err(bad)?;
     }
     if head.uri.path() == "/v1/release" {
-        release(hub, &parameters, &caller)?;
+        release(state, &parameters, &caller)?;
         return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
     }
     let explains = head.uri.path() == "/v1/explain";
-    let mut question = Question::read(hub, &parameters, explains, &caller, asker)?;
+    let mut question = Question::read(state, &parameters, explains, &caller, asker)?;
     // One request at a time, which every connection may await.
-    let mut place = hub.node.crowd.place(asker);
+    let mut place = state.node.crowd.place(asker);
     place.note(1);
     if explains {
-        let body = requests::explained(hub, question.inquiry).await;
+        let body = requests::explained(state, question.inquiry).await;
         return Ok(reply(StatusCode::OK, "application/json", body));
     }
     // HEAD must have no effect: it is answered as GET would be, but charges nothing.
     question.inquiry.peek |= head.method == Method::HEAD;
-    Ok(check(hub, question).await)
+    Ok(check(state, question).await)
 }
 
 /// Reads the whole body of a request, which must arrive within `patience`.
-async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
-    let too_long = || Refusal {
+async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, HttpError> {
+    let too_long = || HttpError {
         status: StatusCode::PAYLOAD_TOO_LARGE,
         detail: format!("the body has more than {MAX_BODY} bytes"),
     };
@@ -140,7 +140,7 @@ async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
         Ok(Err(error)) => Err(bad(format!("the body did not come whole: {error}"))),
         Err(_) => {
             let detail = format!("the body did not come within {} s", patience.as_secs_f32());
-            Err(Refusal { status: StatusCode::REQUEST_TIMEOUT, detail })
+            Err(HttpError { status: StatusCode::REQUEST_TIMEOUT, detail })
         }
     }
 }
@@ -150,24 +150,24 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// Releases a permit of a concurrent limit.
-fn release(hub: &ServerState, parameters: &Parameters, caller: &Caller) -> Result<(), Refusal> {
-    let (policy, key) = subject(hub, parameters, &["policy", "key", "id"], caller)?;
+fn release(state: &ServerState, parameters: &Parameters, caller: &Caller) -> Result<(), HttpError> {
+    let (policy, key) = subject(state, parameters, &["policy", "key", "id"], caller)?;
     let slot = connection_permits::parse(needed(parameters, "id")?);
-    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
-    let digest = hub.node.digests.digest(&policy.name, key);
-    let released = slot.is_some_and(|slot| hub.node.release(now, digest, slot, &mut out));
-    hub.node.flush(&mut out);
+    let (now, mut out) = (state.node.clock.now(), Outgoing::default());
+    let digest = state.node.digests.digest(&policy.name, key);
+    let released = slot.is_some_and(|slot| state.node.release(now, digest, slot, &mut out));
+    state.node.flush(&mut out);
     if released {
         Ok(())
     } else {
-        Err(Refusal { status: StatusCode::NOT_FOUND, detail: connection_permits::UNKNOWN.into() })
+        Err(HttpError { status: StatusCode::NOT_FOUND, detail: connection_permits::UNKNOWN.into() })
     }
 }
 
-async fn check(hub: &ServerState, question: Question) -> Reply {
+async fn check(state: &ServerState, question: Question) -> Reply {
     let Question { inquiry, style, deny } = question;
     let policy = inquiry.policy.clone();
-    let told = decide_one(hub, inquiry).await;
+    let told = decide_one(state, inquiry).await;
     let mut response = if told.decision.verdict == Verdict::Deny {
         reply(deny, "application/problem+json", body::denial(&told, &policy.name, deny))
     } else {
@@ -186,17 +186,17 @@ struct Question {
     deny: StatusCode,
 }
 
-fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], Refusal> {
+fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], HttpError> {
     parameters.get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")))
 }
 
 /// The policy and the key of a request, whose parameters must all be `known` ones.
 fn subject<'p>(
-    hub: &ServerState,
+    state: &ServerState,
     parameters: &'p Parameters,
     known: &[&str],
     caller: &Caller,
-) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
+) -> Result<(Arc<Policy>, &'p [u8]), HttpError> {
     if let Some(unknown) = parameters.beyond(known) {
         return Err(bad(format!("unknown parameter '{unknown}': there are {}", known.join(", "))));
     }
@@ -204,28 +204,28 @@ fn subject<'p>(
     if key.len() > MAX_KEY {
         return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
     }
-    let policies = hub.policies.load();
-    let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| Refusal {
+    let policies = state.policies.load();
+    let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| HttpError {
         status: StatusCode::NOT_FOUND,
         detail: handshake::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
     })?;
-    if caller.may_use(hub, &policy.name).is_err() {
+    if caller.may_use(state, &policy.name).is_err() {
         let detail = format!("this user may not use policy '{}': see `policies` in listen.tcp_users", policy.name);
-        return Err(Refusal { status: StatusCode::FORBIDDEN, detail });
+        return Err(HttpError { status: StatusCode::FORBIDDEN, detail });
     }
     Ok((policy.clone(), key))
 }
 
 impl Question {
     fn read(
-        hub: &ServerState,
+        state: &ServerState,
         parameters: &Parameters,
         explains: bool,
         caller: &Caller,
         asker: Asker,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, HttpError> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        let (policy, key) = subject(hub, parameters, known, caller)?;
+        let (policy, key) = subject(state, parameters, known, caller)?;
         let get = |name: &str| parameters.get(name);
         let cost = get("cost").map_or(Ok(1), |text| {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());

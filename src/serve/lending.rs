@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::core::ask::{Answer, Ask, Terms};
 use crate::core::key::Digest;
 use crate::core::time::Instant;
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 use crate::fleet::{Fleet, PeerId};
 use crate::wire::peer_ask::PeerAsk;
 
@@ -28,7 +28,7 @@ pub struct Lending {
     fleet: Fleet,
     clock: Clock,
     /// Who may be asked.
-    peers: Mutex<HashMap<Origin, PeerId>>,
+    peers: Mutex<HashMap<PeerIndex, PeerId>>,
     open: Mutex<Open>,
     /// What came of asks of this node.
     asked: PeerOutcomes,
@@ -94,17 +94,17 @@ impl Lending {
     }
 
     /// The name of a peer that may be asked.
-    pub(super) fn name_of(&self, peer: Origin) -> Option<Arc<str>> {
+    pub(super) fn name_of(&self, peer: PeerIndex) -> Option<Arc<str>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).map(|peer| peer.name.clone())
     }
 
     /// These may be asked from now on.
-    pub(super) fn handle_peers(&self, peers: HashMap<Origin, PeerId>) {
+    pub(super) fn handle_peers(&self, peers: HashMap<PeerIndex, PeerId>) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
     }
 
     /// Sends an ask, without waiting.
-    pub(super) fn ask(&self, peer: Origin, ask: &Ask) {
+    pub(super) fn ask(&self, peer: PeerIndex, ask: &Ask) {
         let frame = PeerAsk { id: ask.id, policy: &ask.rule.policy, key: &ask.key, terms: ask.terms }.encode();
         let peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned();
         let now = self.clock.now();

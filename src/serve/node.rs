@@ -35,7 +35,7 @@ use crate::core::key::{Digest, DigestKey};
 use crate::core::policy::{ON_TRIAL, Rule};
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
-use crate::core::usage::{Origin, Usage};
+use crate::core::usage::{PeerIndex, Usage};
 use crate::store::embedded::Embedded;
 use crate::store::turns::{Asker, Secret};
 
@@ -50,7 +50,7 @@ const SHARDS: usize = 64;
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
     /// What is asked of peers, and what they are answered.
-    asks: Vec<(Origin, ask::Ask)>,
+    asks: Vec<(PeerIndex, ask::Ask)>,
     answers: Vec<(PeerReply, ask::Answer)>,
     timer: bool,
     /// Calls were put into the turnstile, which must be told.
@@ -394,7 +394,7 @@ impl Node {
     }
 
     /// Takes a peer's report.
-    pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage, out: &mut Outgoing) {
+    pub fn handle_usage(&self, now: Instant, origin: PeerIndex, usage: &Usage, out: &mut Outgoing) {
         let cell = self.cell(usage.digest);
         if let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock() {
             leasing.shard.handle_usage(now, origin, usage);

@@ -14,25 +14,25 @@ const DENIALS: Duration = Duration::from_secs(1);
 const SAMPLES: Duration = Duration::from_secs(5);
 
 /// Observes until it is aborted.
-pub(super) async fn run(hub: Arc<ServerState>) {
+pub(super) async fn run(state: Arc<ServerState>) {
     let (mut denials, mut samples) = (tokio::time::interval(DENIALS), tokio::time::interval(SAMPLES));
     denials.set_missed_tick_behavior(MissedTickBehavior::Delay);
     samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = denials.tick() => take_denials(&hub),
+            _ = denials.tick() => take_denials(&state),
             _ = samples.tick() => {
-                hub.history.sample(hub.node.clock.now(), &hub.stats(), hub.store_snapshot().as_ref());
+                state.history.sample(state.node.clock.now(), &state.stats(), state.store_snapshot().as_ref());
             }
         }
     }
 }
 
-fn take_denials(hub: &ServerState) {
+fn take_denials(state: &ServerState) {
     let mut denials = Vec::new();
-    hub.node.take_denials(&mut denials);
+    state.node.take_denials(&mut denials);
     if !denials.is_empty() {
-        let clock = &hub.node.clock;
-        hub.denials.add(denials, &hub.policies.load(), (clock.now(), clock.wall()));
+        let clock = &state.node.clock;
+        state.denials.add(denials, &state.policies.load(), (clock.now(), clock.wall()));
     }
 }

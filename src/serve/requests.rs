@@ -33,8 +33,8 @@ const HOLD: usize = 320;
 const PARTS: u64 = 4;
 
 /// The reply to `RATION.MCHECK`.
-pub(super) async fn mcheck(hub: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
-    let (limited, told) = ended(&hub, asked, &permits).await;
+pub(super) async fn mcheck(state: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
+    let (limited, told) = ended(&state, asked, &permits).await;
     whole(|writer| {
         writer.array(1 + told.len());
         writer.integer(i64::from(limited));
@@ -43,39 +43,39 @@ pub(super) async fn mcheck(hub: Arc<ServerState>, asked: MultiCheck, permits: Ar
 }
 
 /// The reply to a `RATION.CHECK` of a concurrent limit that had to wait.
-pub(super) async fn occupy(hub: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
-    let (_, told) = ended(&hub, asked, &permits).await;
+pub(super) async fn occupy(state: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
+    let (_, told) = ended(&state, asked, &permits).await;
     whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
 }
 
-async fn ended(hub: &ServerState, mut asked: MultiCheck, permits: &ConnectionPermits) -> (bool, Vec<CheckResult>) {
+async fn ended(state: &ServerState, mut asked: MultiCheck, permits: &ConnectionPermits) -> (bool, Vec<CheckResult>) {
     if !asked.is_complete() {
-        asked.complete(hub).await;
+        asked.complete(state).await;
     }
-    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
-    let ended = asked.end(hub, now, &mut out);
-    hub.node.flush(&mut out);
-    ended.1.iter().for_each(|told| permits.keep(hub, now, told));
+    let (now, mut out) = (state.node.clock.now(), Outgoing::default());
+    let ended = asked.end(state, now, &mut out);
+    state.node.flush(&mut out);
+    ended.1.iter().for_each(|told| permits.keep(state, now, told));
     ended
 }
 
 /// `RATION.HOLD`: a decision, and the id of the hold if there is one.
-pub(super) async fn hold(hub: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: Option<u64>) -> Vec<u8> {
+pub(super) async fn hold(state: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: Option<u64>) -> Vec<u8> {
     let ttl = ttl_ms.map_or(holds::TTL, Micros::from_millis).min(holds::LONGEST);
-    if !hub.holds().has_room(hub.node.clock.now()) {
+    if !state.holds().has_room(state.node.clock.now()) {
         let most = holds::MOST;
         return whole(|writer| writer.error(&format!("ERR {most} holds are open on this node: settle some first")));
     }
-    let Some(memory) = hub.admission.memory_for_hold(inquiry.key.len() + HOLD) else {
+    let Some(memory) = state.admission.memory_for_hold(inquiry.key.len() + HOLD) else {
         let text = "ERR the holds that are open on this node take as much memory as they may: settle some first";
         return whole(|writer| writer.error(text));
     };
-    let told = decide_one(&hub, inquiry.clone()).await;
+    let told = decide_one(&state, inquiry.clone()).await;
     let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
     let id = is_held.then(|| {
         let charge = Charge::of(inquiry.cost, &told.decision);
         let id = crate::clock::unguessable();
-        hub.holds().keep(id, charge, Held::new(inquiry, memory), hub.node.clock.now() + ttl);
+        state.holds().keep(id, charge, Held::new(inquiry, memory), state.node.clock.now() + ttl);
         id
     });
     whole(|writer| {
@@ -89,18 +89,18 @@ pub(super) async fn hold(hub: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: O
 }
 
 /// `RATION.SETTLE`: corrects the charge of a hold to the final cost.
-pub(super) async fn settle(hub: Arc<ServerState>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
+pub(super) async fn settle(state: Arc<ServerState>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     let number = std::str::from_utf8(&id).ok().and_then(|id| u128::from_str_radix(id, 16).ok());
-    let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
+    let found = number.and_then(|id| state.holds().take(id, state.node.clock.now()));
     let Some((charge, held)) = found else {
         let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
         return whole(|writer| writer.error(text));
     };
-    let stands = settled(&hub, charge, &held.inquiry, cost).await;
+    let stands = settled(&state, charge, &held.inquiry, cost).await;
     whole(|writer| writer.count(stands))
 }
 
-async fn settled(hub: &ServerState, charge: Charge, inquiry: &CheckRequest, cost: u64) -> u64 {
+async fn settled(state: &ServerState, charge: Charge, inquiry: &CheckRequest, cost: u64) -> u64 {
     let (mut settling, mut step) = Settling::begin(charge, cost);
     let mut rule = None;
     loop {
@@ -108,13 +108,13 @@ async fn settled(hub: &ServerState, charge: Charge, inquiry: &CheckRequest, cost
             Step::Ask(cost) => {
                 // A step without a cost only asks whether the charged window is still open. This node knows that
                 // without asking the store.
-                let told = if cost == 0 { look(hub, inquiry) } else { decide_one(hub, inquiry.of(cost)).await };
+                let told = if cost == 0 { look(state, inquiry) } else { decide_one(state, inquiry.of(cost)).await };
                 step = settling.next(&told.decision, told.rule.as_deref());
                 rule = told.rule;
             }
             Step::End { stands, back } => {
                 if let Some(rule) = rule.filter(|_| back > 0) {
-                    give_back(hub, &rule, &inquiry.of(back), charge);
+                    give_back(state, &rule, &inquiry.of(back), charge);
                 }
                 return stands;
             }
@@ -122,25 +122,25 @@ async fn settled(hub: &ServerState, charge: Charge, inquiry: &CheckRequest, cost
     }
 }
 
-fn give_back(hub: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, charge: Charge) {
+fn give_back(state: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, charge: Charge) {
     let CheckRequest { policy, key, cost, asker, .. } = inquiry;
-    let request = Request { rule, digest: hub.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
+    let request = Request { rule, digest: state.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
     let nobody = Arc::new(Mailbox::of(*asker));
-    hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&nobody, 0), &mut out);
-    hub.node.flush(&mut out);
+    state.node.ask(state.node.clock.now(), Ask::GiveBack(charge), request, (&nobody, 0), &mut out);
+    state.node.flush(&mut out);
 }
 
 /// `RATION.LEASE`: how many tokens a client may spend without asking, for how long, and the decision.
-pub(super) async fn lease(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
-    let begun = hub.node.clock.now();
-    let (want, seen) = (inquiry.cost, decide_since(&hub, begun, inquiry.of(0)).await);
+pub(super) async fn lease(state: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
+    let begun = state.node.clock.now();
+    let (want, seen) = (inquiry.cost, decide_since(&state, begun, inquiry.of(0)).await);
     let Some(rule) = seen.rule.clone() else {
         let granted = if seen.decision.verdict == Verdict::Allow { want } else { 0 };
         return lent(granted, LEASE_LIFE, &seen);
     };
     let part = want.min((seen.decision.remaining / PARTS).max(1));
-    let told = decide_since(&hub, begun, inquiry.of(part)).await;
+    let told = decide_since(&state, begun, inquiry.of(part)).await;
     let granted = if told.decision.verdict == Verdict::Allow { part } else { 0 };
     let life = life(&rule, &told.decision);
     // The client measures the time by its own clock, which may run slower, so it is told 0.1 % less.
@@ -168,8 +168,8 @@ fn lent(granted: u64, life: Micros, told: &CheckResult) -> Vec<u8> {
 }
 
 /// `RATION.HEADERS`: whether the key is limited, then names and values of header fields.
-pub(super) async fn headers(hub: Arc<ServerState>, inquiry: CheckRequest, style: Style) -> Vec<u8> {
-    let told = decide_one(&hub, inquiry).await;
+pub(super) async fn headers(state: Arc<ServerState>, inquiry: CheckRequest, style: Style) -> Vec<u8> {
+    let told = decide_one(&state, inquiry).await;
     let fields = fields(style, &told.decision, told.rule.as_deref());
     whole(|writer| {
         writer.array(1 + 2 * fields.len());
@@ -182,22 +182,22 @@ pub(super) async fn headers(hub: Arc<ServerState>, inquiry: CheckRequest, style:
 }
 
 /// `RATION.EXPLAIN`: JSON.
-pub(super) async fn explain(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
-    let text = explained(&hub, inquiry).await;
+pub(super) async fn explain(state: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
+    let text = explained(&state, inquiry).await;
     whole(|writer| writer.bulk(text.as_bytes()))
 }
 
 /// Explains in JSON why a key is limited, or would be.
-pub(super) async fn explained(hub: &ServerState, inquiry: CheckRequest) -> String {
+pub(super) async fn explained(state: &ServerState, inquiry: CheckRequest) -> String {
     let inquiry = CheckRequest { peek: true, ..inquiry };
-    let told = decide_one(hub, inquiry.clone()).await;
-    let (now, digest) = (hub.node.clock.now(), hub.node.digests.digest(&inquiry.policy.name, &inquiry.key));
+    let told = decide_one(state, inquiry.clone()).await;
+    let (now, digest) = (state.node.clock.now(), state.node.digests.digest(&inquiry.policy.name, &inquiry.key));
     let request = |rule| Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
     let facts = Facts {
-        held: hub.node.held(now, digest),
-        standings: told.rule.as_ref().and_then(|rule| hub.node.standings(now, &request(rule))).unwrap_or_default(),
-        nodes: hub.fleet_status().map(|fleet| fleet.view.live),
-        owner: told.rule.as_ref().and_then(|rule| hub.node.owner(now, &request(rule))),
+        held: state.node.held(now, digest),
+        standings: told.rule.as_ref().and_then(|rule| state.node.standings(now, &request(rule))).unwrap_or_default(),
+        nodes: state.fleet_status().map(|fleet| fleet.view.live),
+        owner: told.rule.as_ref().and_then(|rule| state.node.owner(now, &request(rule))),
     };
     listing::explanation(&inquiry, &told, &facts)
 }

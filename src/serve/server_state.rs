@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::admission::Admission;
 use super::denial_log::DenialLog;
-use super::gossip::{FleetStatus, Gossip};
+use super::gossip::{FleetGossip, FleetStatus};
 use super::held::Held;
 use super::history::History;
 use super::node::Node;
@@ -60,7 +60,7 @@ pub struct ServerState {
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
     /// The fleet, once this node has joined it.
-    pub(super) gossip: OnceLock<Arc<Gossip>>,
+    pub(super) gossip: OnceLock<Arc<FleetGossip>>,
     /// The store, if it is outside of this process.
     pub(super) store: Option<Arc<dyn RemoteStore>>,
     pub(super) control: tokio::runtime::Handle,

@@ -65,7 +65,7 @@ pub struct Batch<'a> {
     /// When the present command arrived.
     pub came: Instant,
     /// The daemon's shared state.
-    pub hub: &'a Arc<ServerState>,
+    pub state: &'a Arc<ServerState>,
     /// The policies in force.
     pub policies: &'a PolicySet,
     /// This thread's cache of ad hoc rules.
@@ -81,7 +81,7 @@ pub struct Batch<'a> {
 impl Batch<'_> {
     /// Until when the present command may wait for the store.
     pub(super) fn deadline(&self) -> Instant {
-        self.came + self.hub.node.timeout
+        self.came + self.state.node.timeout
     }
 }
 
@@ -112,13 +112,13 @@ impl Session {
 
     /// Whether the client has yet to say who it is.
     #[must_use]
-    pub fn is_stranger(&self, hub: &ServerState) -> bool {
-        self.caller.may_ask(hub).is_err()
+    pub fn is_stranger(&self, state: &ServerState) -> bool {
+        self.caller.may_ask(state).is_err()
     }
 
     /// The connection has closed: permits that were taken over it are released.
-    pub fn end(&self, hub: &ServerState) {
-        self.permits.end(hub);
+    pub fn end(&self, state: &ServerState) {
+        self.permits.end(state);
     }
 
     /// Replies that are not sent yet.
@@ -201,7 +201,7 @@ impl Session {
         }
         batch.stats.commands += 1;
         let parsed = Command::parse(args);
-        if self.is_stranger(batch.hub) && !parsed.as_ref().is_ok_and(is_for_strangers) {
+        if self.is_stranger(batch.state) && !parsed.as_ref().is_ok_and(is_for_strangers) {
             return self.error(batch, UNKNOWN);
         }
         match parsed {
@@ -250,7 +250,7 @@ impl Session {
         match command {
             Command::Reset { .. }
             | Command::Admin(Admin::Reload { .. } | Admin::Keys { .. } | Admin::Top { .. } | Admin::Denials)
-                if !self.caller.may_administer(batch.hub) =>
+                if !self.caller.may_administer(batch.state) =>
             {
                 self.forbid(batch, args);
             }
@@ -261,15 +261,15 @@ impl Session {
             Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
             Command::MCheck => self.mcheck(batch, args),
             Command::Headers { policy, key, cost, style } => {
-                self.reply_later(batch, (policy, key, cost), |hub, inquiry| requests::headers(hub, inquiry, style));
+                self.reply_later(batch, (policy, key, cost), |state, inquiry| requests::headers(state, inquiry, style));
             }
             Command::Hold { policy, key, cost, ttl_ms } => {
-                self.reply_later(batch, (policy, key, cost), |hub, inquiry| requests::hold(hub, inquiry, ttl_ms));
+                self.reply_later(batch, (policy, key, cost), |state, inquiry| requests::hold(state, inquiry, ttl_ms));
             }
             Command::Lease { policy, key, want } => self.reply_later(batch, (policy, key, want), requests::lease),
             Command::Explain { policy, key } => self.explain(batch, policy, key),
             Command::Settle { id, cost } => {
-                self.reply_or_spawn(batch, requests::settle(batch.hub.clone(), id.into(), cost))
+                self.reply_or_spawn(batch, requests::settle(batch.state.clone(), id.into(), cost))
             }
             Command::Admin(admin) => self.admin(batch, admin),
             Command::Multi => {
@@ -303,7 +303,7 @@ impl Session {
             Command::Client(client) => self.client(batch, client),
             Command::NoOp => self.writer(batch).simple("OK"),
             Command::Info => {
-                let text = handshake::info(batch.hub, batch.now);
+                let text = handshake::info(batch.state, batch.now);
                 self.writer(batch).bulk(text.as_bytes());
             }
             Command::Commands(Commands::Count) => self.writer(batch).count(command_table::COMMANDS.len() as u64),
@@ -323,7 +323,7 @@ impl Session {
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.replies.next_seq() };
         self.asked = Some(waiter.seq);
         self.replies.park(batch.now, ReplyFormat::Whole);
-        command_line::answer(batch.hub.clone(), admin, waiter);
+        command_line::answer(batch.state.clone(), admin, waiter);
     }
 
     /// Refuses administrative commands to clients without the rights.
@@ -354,7 +354,7 @@ impl Session {
     /// uids decide who may connect, any password is right. Returns false after an error was written.
     fn log_in(&mut self, batch: &mut Batch<'_>, login: Login<'_>) -> bool {
         let Caller::Remote(user) = &mut self.caller else { return true };
-        let access = batch.hub.remote.load();
+        let access = batch.state.remote.load();
         let Some(users) = &access.users else { return true };
         let name = login.user.map_or(Some(tcp::users::DEFAULT), |name| std::str::from_utf8(name).ok());
         match name.filter(|name| users.is_right(name, login.password)) {
@@ -378,7 +378,7 @@ impl Session {
         {
             return;
         }
-        if self.is_stranger(batch.hub) {
+        if self.is_stranger(batch.state) {
             return self.error(batch, UNKNOWN_HELLO);
         }
         match protocol {

@@ -55,12 +55,12 @@ impl StatusPage {
     /// The figures as of a moment ago.
     #[must_use]
     pub fn figures(&self, tell: &dyn Tell) -> Value {
-        let now = tell.hub().node.clock.now();
+        let now = tell.state().node.clock.now();
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         match &*figures {
             Some((at, known)) if now.since(*at) < FRESH => known.clone(),
             _ => {
-                let made = top::top(tell.hub(), self.shows_keys.then_some(KEYS));
+                let made = top::top(tell.state(), self.shows_keys.then_some(KEYS));
                 figures.insert((now, made)).1.clone()
             }
         }
@@ -227,7 +227,7 @@ impl Body for Events {
         ready!(self.ticks.poll_tick(cx));
         let mut text = String::new();
         if self.sent.is_multiple_of(CHARTS_EACH) {
-            let _ = write!(text, "event: history\ndata: {}\n\n", self.tell.hub().history.json());
+            let _ = write!(text, "event: history\ndata: {}\n\n", self.tell.state().history.json());
         }
         let _ = write!(text, "event: top\ndata: {}\n\n", self.page.figures(&*self.tell));
         self.sent += 1;

@@ -13,5 +13,5 @@ pub trait Tell: Send + Sync + 'static {
     /// The daemon's state in one line, for people.
     fn summary(&self) -> String;
     /// The state that `/v1/…` is answered from.
-    fn hub(&self) -> &ServerState;
+    fn state(&self) -> &ServerState;
 }

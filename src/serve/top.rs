@@ -18,10 +18,10 @@ use crate::store::redis::{CallOutcome, LATENCY_BOUNDS, ServerView, Snapshot};
 
 /// The object. `keys`: the most keys of each kind; `None` for no keys at all.
 #[must_use]
-pub fn top(hub: &ServerState, keys: Option<usize>) -> Value {
-    let now = hub.node.clock.now();
-    let stats = hub.stats();
-    let shares = hub.local_limits();
+pub fn top(state: &ServerState, keys: Option<usize>) -> Value {
+    let now = state.node.clock.now();
+    let stats = state.stats();
+    let shares = state.local_limits();
     let policies: Vec<Value> = stats
         .policies
         .iter()
@@ -44,9 +44,9 @@ pub fn top(hub: &ServerState, keys: Option<usize>) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "at_ms": now.0 / 1_000,
-        "uptime_ms": now.since(hub.started).0 / 1_000,
+        "uptime_ms": now.since(state.started).0 / 1_000,
         "policies": policies,
-        "hot": keys.map(|most| hot(hub, most)),
+        "hot": keys.map(|most| hot(state, most)),
         "took": {"bounds_us": seconds(&DURATION_BOUNDS), "counts": stats.durations.counts},
         "keys": stats.shards.keys,
         "waiting": stats.shards.waiting,
@@ -54,19 +54,19 @@ pub fn top(hub: &ServerState, keys: Option<usize>) -> Value {
         "connections": stats.connections,
         "commands": stats.commands,
         "errors": stats.errors,
-        "store": hub.store_snapshot().map(|store| store_state(&store)),
-        "fleet": hub.fleet_status().map(|fleet| listing::peers(&fleet, &hub.owned_keys())),
+        "store": state.store_snapshot().map(|store| store_state(&store)),
+        "fleet": state.fleet_status().map(|fleet| listing::peers(&fleet, &state.owned_keys())),
     })
 }
 
-fn hot(hub: &ServerState, most: usize) -> Value {
-    let now = hub.node.clock.now();
+fn hot(state: &ServerState, most: usize) -> Value {
+    let now = state.node.clock.now();
     let list = |kind| {
-        let seen = hot_keys::top(hub.node.hot_keys(now, kind), most);
+        let seen = hot_keys::top(state.node.hot_keys(now, kind), most);
         seen.iter().map(key).collect::<Vec<_>>()
     };
     json!({
-        "span_ms": hot_keys::span(hub.started, now).0 / 1_000,
+        "span_ms": hot_keys::span(state.started, now).0 / 1_000,
         "used": list(Kind::Used),
         "denied": list(Kind::Denied),
     })

@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::admission::{Entrance, Refusal};
+use super::admission::{Entrance, TurnedAway};
 use super::connection::Connection;
 use super::envoy;
 use super::seating::{Guest, Seating};
@@ -40,7 +40,7 @@ impl Worker {
     /// The runtime or the listener cannot be set up.
     pub(super) fn run(
         self: Arc<Self>,
-        hub: Arc<ServerState>,
+        state: Arc<ServerState>,
         listeners: Listeners,
         seating: Seating<Stream>,
         stop: watch::Receiver<bool>,
@@ -48,10 +48,10 @@ impl Worker {
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
-            let remote = listeners.tcp.map(|tcp| TcpClients::of(tcp, hub.remote.clone())).transpose()?;
-            let socket = Clients::of(UnixListener::from_std(listeners.socket)?, remote, &hub);
+            let remote = listeners.tcp.map(|tcp| TcpClients::of(tcp, state.remote.clone())).transpose()?;
+            let socket = Clients::of(UnixListener::from_std(listeners.socket)?, remote, &state);
             let door = listeners.envoy.map(envoy::Handle::listen).transpose()?;
-            self.serve(hub, (socket, door), seating, stop, pulse).await;
+            self.serve(state, (socket, door), seating, stop, pulse).await;
             Ok(())
         })
     }
@@ -60,7 +60,7 @@ impl Worker {
     /// does.
     pub(super) async fn serve<C: Comers>(
         self: Arc<Self>,
-        hub: Arc<ServerState>,
+        state: Arc<ServerState>,
         (mut comers, door): (C, Option<envoy::Listener>),
         mut seating: Seating<C::Stream>,
         mut stop: watch::Receiver<bool>,
@@ -76,16 +76,16 @@ impl Worker {
         loop {
             tokio::select! {
                 (stream, uid) = comers.next() => {
-                    if let Some(guest) = welcome(&hub, stream, uid, &seating) {
-                        self.clone().begin(&hub, guest, &mut tasks);
+                    if let Some(guest) = welcome(&state, stream, uid, &seating) {
+                        self.clone().begin(&state, guest, &mut tasks);
                     }
                 }
-                Some(guest) = seating.next() => self.clone().begin(&hub, guest, &mut tasks),
+                Some(guest) = seating.next() => self.clone().begin(&state, guest, &mut tasks),
                 () = rest.as_mut(), if !rest.is_elapsed() => {}
                 accepted = next_accepted(door.as_ref()), if rest.is_elapsed() => match accepted {
                     Ok(accepted) => {
-                        if let Some(guest) = receive(&hub, accepted, &seating) {
-                            self.clone().begin(&hub, guest, &mut tasks);
+                        if let Some(guest) = receive(&state, accepted, &seating) {
+                            self.clone().begin(&state, guest, &mut tasks);
                         }
                     }
                     Err(error) => {
@@ -94,13 +94,13 @@ impl Worker {
                     }
                 },
                 _ = stop.changed() => break,
-                _ = beats.tick() => pulse.beat(hub.node.clock.now()),
+                _ = beats.tick() => pulse.beat(state.node.clock.now()),
                 Some(_) = tasks.join_next() => {}
             }
         }
         drop(door);
         for guest in seating.close() {
-            self.clone().begin(&hub, guest, &mut tasks);
+            self.clone().begin(&state, guest, &mut tasks);
         }
         let all = async {
             let served = async { while tasks.join_next().await.is_some() {} };
@@ -110,21 +110,27 @@ impl Worker {
         let _ = tokio::time::timeout(ENDING, all).await;
     }
 
-    fn begin<S: ClientStream>(self: Arc<Self>, hub: &Arc<ServerState>, guest: Guest<S>, tasks: &mut JoinSet<()>) {
+    fn begin<S: ClientStream>(self: Arc<Self>, state: &Arc<ServerState>, guest: Guest<S>, tasks: &mut JoinSet<()>) {
         match guest {
             Guest::Client(stream, pass) => {
                 let asker = pass.mailbox.asker();
-                let connection = Connection::new(stream, pass, hub.admission.account(), hub.node.crowd.place(asker));
-                tasks.spawn(connection.serve(hub.clone(), self));
+                let connection =
+                    Connection::new(stream, pass, state.admission.account(), state.node.crowd.place(asker));
+                tasks.spawn(connection.serve(state.clone(), self));
             }
-            Guest::Envoy(accepted, pass) => drop(tasks.spawn(envoy::serve(accepted, pass, hub.clone()))),
+            Guest::Envoy(accepted, pass) => drop(tasks.spawn(envoy::serve(accepted, pass, state.clone()))),
         }
     }
 }
 
 /// Admits a client of the daemon's socket or of its TCP address; returns it if this thread is to serve it.
-fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: Option<u32>, seating: &Seating<S>) -> Option<Guest<S>> {
-    match hub.admission.admit(uid) {
+fn welcome<S: ClientStream>(
+    state: &ServerState,
+    stream: S,
+    uid: Option<u32>,
+    seating: &Seating<S>,
+) -> Option<Guest<S>> {
+    match state.admission.admit(uid) {
         Ok(mut pass) => {
             let thread = pass.take_seat(Entrance::Socket, seating.own);
             seating.lead(thread, Guest::Client(stream, pass))
@@ -144,14 +150,14 @@ async fn next_accepted(door: Option<&envoy::Listener>) -> io::Result<envoy::Acce
 }
 
 /// Admits a connection of Envoy. One that is turned away is just closed, since gRPC has no message before a request.
-fn receive<S: ClientStream>(hub: &ServerState, accepted: envoy::Accepted, seating: &Seating<S>) -> Option<Guest<S>> {
-    let mut pass = hub.admission.admit(accepted.uid()).ok()?;
+fn receive<S: ClientStream>(state: &ServerState, accepted: envoy::Accepted, seating: &Seating<S>) -> Option<Guest<S>> {
+    let mut pass = state.admission.admit(accepted.uid()).ok()?;
     let thread = pass.take_seat(Entrance::Envoy, seating.own);
     seating.lead(thread, Guest::Envoy(accepted, pass))
 }
 
 /// Writes the reason if the client takes it at once, and closes.
-fn turn_away(stream: &impl ClientStream, refusal: Refusal) {
+fn turn_away(stream: &impl ClientStream, refusal: TurnedAway) {
     stream.write_at_once(refusal.as_reply());
 }
 
@@ -184,7 +190,7 @@ pub(super) struct Listeners {
 struct Clients {
     listener: UnixListener,
     remote: Option<TcpClients>,
-    hub: Arc<ServerState>,
+    state: Arc<ServerState>,
     /// A spare descriptor, for the moment when no other is left.
     reserve: Option<OwnedFd>,
 }
@@ -227,9 +233,9 @@ async fn next_remote(remote: Option<&mut TcpClients>) -> io::Result<Stream> {
 }
 
 impl Clients {
-    fn of(listener: UnixListener, remote: Option<TcpClients>, hub: &Arc<ServerState>) -> Self {
+    fn of(listener: UnixListener, remote: Option<TcpClients>, state: &Arc<ServerState>) -> Self {
         let reserve = spare(&listener);
-        Self { listener, remote, hub: hub.clone(), reserve }
+        Self { listener, remote, state: state.clone(), reserve }
     }
 
     /// Handles a failed accept. When descriptors have run out, the spare one is closed to accept the client and tell
@@ -241,17 +247,17 @@ impl Clients {
             tracing::warn!(%error, "a connection could not be accepted");
             return tokio::task::yield_now().await;
         }
-        self.hub.admission.note_refused();
+        self.state.admission.note_refused();
         self.reserve = None;
         let (listener, remote) = (&self.listener, self.remote.as_mut());
         let turned_away = async {
             tokio::select! {
                 accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                    turn_away(&Stream::Unix(stream), Refusal::TooMany);
+                    turn_away(&Stream::Unix(stream), TurnedAway::TooMany);
                 },
                 // There is no descriptor for TLS, so nothing could be said to a client that expects it.
                 accepted = next_remote(remote) => if let Ok(stream @ Stream::Tcp(_)) = accepted {
-                    turn_away(&stream, Refusal::TooMany);
+                    turn_away(&stream, TurnedAway::TooMany);
                 },
             }
         };

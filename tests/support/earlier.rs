@@ -12,7 +12,7 @@ use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, ChitchatMessage, Deserializable, FailureDetectorConfig, NodeState,
     Serializable, spawn_chitchat,
 };
-use rationd::fleet::{Carrier, Gossip, Member, MemberState, Members, PeerId};
+use rationd::fleet::{Carrier, GossipMessage, Member, MemberState, Members, PeerId};
 use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 
@@ -33,13 +33,13 @@ pub struct Earlier {
 
 struct Way {
     wire: Arc<Wire>,
-    inbox: Arc<Mutex<mpsc::Receiver<Gossip>>>,
+    inbox: Arc<Mutex<mpsc::Receiver<GossipMessage>>>,
     malformed: Arc<AtomicU64>,
 }
 
 struct Open {
     wire: Arc<Wire>,
-    inbox: OwnedMutexGuard<mpsc::Receiver<Gossip>>,
+    inbox: OwnedMutexGuard<mpsc::Receiver<GossipMessage>>,
     malformed: Arc<AtomicU64>,
 }
 
@@ -75,7 +75,7 @@ impl Earlier {
         InMemory::start(memory, start, |wire, messages, runtime| Self::speak(start.seeds, wire, messages, runtime))
     }
 
-    fn speak(seeds: &[SocketAddr], wire: Wire, messages: mpsc::Receiver<Gossip>, runtime: &Runtime) -> Self {
+    fn speak(seeds: &[SocketAddr], wire: Wire, messages: mpsc::Receiver<GossipMessage>, runtime: &Runtime) -> Self {
         let (own, address) = (wire.own.clone(), wire.address);
         let malformed = Arc::<AtomicU64>::default();
         let inbox = Arc::new(Mutex::new(messages));

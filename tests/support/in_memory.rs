@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rationd::fleet::{Carrier, Gossip, Members, Membership, MembershipOptions, PeerId};
+use rationd::fleet::{Carrier, GossipMessage, Members, Membership, MembershipOptions, PeerId};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -20,7 +20,7 @@ pub struct Memory(Arc<Mutex<HashMap<SocketAddr, Entry>>>);
 
 struct Entry {
     own: PeerId,
-    inbox: mpsc::Sender<Gossip>,
+    inbox: mpsc::Sender<GossipMessage>,
     changed: watch::Sender<u64>,
 }
 
@@ -43,7 +43,7 @@ pub trait Voice {
 /// A node in a network of memory.
 pub struct InMemory<V> {
     memory: Memory,
-    inbox: mpsc::Sender<Gossip>,
+    inbox: mpsc::Sender<GossipMessage>,
     own: PeerId,
     address: SocketAddr,
     voice: V,
@@ -56,7 +56,7 @@ impl Memory {
     }
 
     /// Takes a node in: its way to others, what comes to it, and where that is put.
-    fn enter(&self, start: Start<'_>) -> (Wire, mpsc::Receiver<Gossip>, mpsc::Sender<Gossip>) {
+    fn enter(&self, start: Start<'_>) -> (Wire, mpsc::Receiver<GossipMessage>, mpsc::Sender<GossipMessage>) {
         static PORT: AtomicU16 = AtomicU16::new(1);
         let fresh = || ([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)).into();
         let address = start.at.unwrap_or_else(fresh);
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     /// Takes a node away, unless another one has come in its place.
-    fn vanish(&self, address: SocketAddr, inbox: &mpsc::Sender<Gossip>) {
+    fn vanish(&self, address: SocketAddr, inbox: &mpsc::Sender<GossipMessage>) {
         let mut table = self.table();
         if table.get(&address).is_some_and(|entry| entry.inbox.same_channel(inbox)) {
             table.remove(&address);
@@ -86,7 +86,7 @@ impl Memory {
 
 impl Carrier for Wire {
     fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
-        let gossip = Gossip::new(self.own.clone(), self.address, frame);
+        let gossip = GossipMessage::new(self.own.clone(), self.address, frame);
         self.memory.table().get(&to).is_some_and(|entry| entry.inbox.try_send(gossip).is_ok())
     }
 
@@ -119,7 +119,7 @@ impl World for Memory {
         let from = PeerId { name: "mallory".into(), incarnation: 1 };
         let inbox = self.table()[&to.address()].inbox.clone();
         for frame in messages {
-            let gossip = Gossip::new(from.clone(), ([127, 0, 0, 1], 9).into(), frame.clone());
+            let gossip = GossipMessage::new(from.clone(), ([127, 0, 0, 1], 9).into(), frame.clone());
             inbox.blocking_send(gossip).expect("the node runs");
         }
     }
@@ -144,7 +144,7 @@ impl<V> InMemory<V> {
     pub fn start(
         memory: &Memory,
         start: Start<'_>,
-        speak: impl FnOnce(Wire, mpsc::Receiver<Gossip>, &Runtime) -> V,
+        speak: impl FnOnce(Wire, mpsc::Receiver<GossipMessage>, &Runtime) -> V,
     ) -> Self {
         let (wire, messages, inbox) = memory.enter(start);
         let (own, address, runtime) = (wire.own.clone(), wire.address, runtime());

@@ -230,10 +230,10 @@ fn scrape() -> String {
     };
     let process =
         ProcessUse { cpu: Duration::ZERO, resident: 0, open_files: 0, most_open_files: Some(0), started: Timestamp(0) };
-    let node = &daemon.daemon().hub().node;
+    let node = &daemon.daemon().state().node;
     let hot = hot_keys::top(node.hot_keys(node.clock.now(), Kind::Used), usize::MAX);
     let text = Scrape {
-        stats: &daemon.daemon().hub().stats(),
+        stats: &daemon.daemon().state().stats(),
         store: Some(&store),
         fleet: Some(&fleet),
         local_limits: &[(Arc::from("api"), 1)],

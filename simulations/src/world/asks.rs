@@ -2,8 +2,8 @@
 //! may be lost or arrive twice, and neither is sent again.
 
 use rationd::core::ask::{Answer, Ask};
-use rationd::core::shard::{self, Asked, Ticket};
-use rationd::core::usage::Origin;
+use rationd::core::shard::{self, AskOutcome, Ticket};
+use rationd::core::usage::PeerIndex;
 
 use super::World;
 use super::event::Event;
@@ -26,7 +26,7 @@ pub(super) struct Mail {
 
 impl World<'_> {
     /// A node asks a peer.
-    pub(super) fn ask_peer(&mut self, node: u32, peer: Origin, ask: Ask) {
+    pub(super) fn ask_peer(&mut self, node: u32, peer: PeerIndex, ask: Ask) {
         let (key, place) = (self.keys.find(ask.digest), &self.nodes[node as usize]);
         let (from, to) = ((node, place.incarnation), place.circle.who(peer));
         self.see(&Seen::PeerAsked { node, incarnation: from.1, key, ask: &ask, peer: to });
@@ -101,8 +101,8 @@ impl World<'_> {
         let request = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: terms.want, peek: false };
         let now = place.clock.local(self.now);
         match place.limiter.handle_ask(now, request, &terms) {
-            Asked::Answered(answer) => self.answer_mail(mail, answer),
-            Asked::Parked(ticket) => {
+            AskOutcome::Answered(answer) => self.answer_mail(mail, answer),
+            AskOutcome::Parked(ticket) => {
                 let ((node, incarnation), key) = (mail.to, mail.key);
                 self.see(&Seen::PeerWaits { node, incarnation, key, peer: mail.from, ask: &mail.ask });
                 self.nodes[node as usize].asked.insert(ticket, mail);

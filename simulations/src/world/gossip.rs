@@ -12,7 +12,7 @@ use rationd::core::fleet::{FleetTracker, FleetView};
 use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName, name_hash};
 use rationd::core::time::Micros;
-use rationd::core::usage::{Count, Origin, Usage};
+use rationd::core::usage::{Count, PeerIndex, Usage};
 use rationd::wire::digest::most_entries;
 
 use super::World;
@@ -52,13 +52,13 @@ pub(super) struct Circle {
 struct Other {
     first: u64,
     last: u64,
-    joined: Option<Origin>,
+    joined: Option<PeerIndex>,
     leaving: bool,
 }
 
 impl Circle {
     /// Who has that number, in which life.
-    pub(super) fn who(&self, origin: Origin) -> Option<(u32, u64)> {
+    pub(super) fn who(&self, origin: PeerIndex) -> Option<(u32, u64)> {
         self.others.iter().find(|(_, other)| other.joined == Some(origin)).map(|(life, _)| *life)
     }
 }

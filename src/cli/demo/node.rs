@@ -54,7 +54,7 @@ pub(super) struct Node {
     pub(super) address: SocketAddr,
     pub(super) socket: Arc<Path>,
     store: Arc<RedisStore>,
-    hub: Arc<ServerState>,
+    state: Arc<ServerState>,
     /// Both are gone when it was killed.
     life: Option<(Daemon, Runtime)>,
     pub(super) clients: Vec<AbortHandle>,
@@ -135,9 +135,9 @@ impl Node {
             daemon.join(fleet, incoming, TICK);
             anyhow::Ok((daemon, store, address))
         })?;
-        let hub = daemon.hub().clone();
+        let state = daemon.state().clone();
         let life = Some((daemon, runtime));
-        Ok(Self { name: name.to_owned(), gate, address, socket, store, hub, life, clients: Vec::new() })
+        Ok(Self { name: name.to_owned(), gate, address, socket, store, state, life, clients: Vec::new() })
     }
 
     /// Whether it was not killed.
@@ -163,10 +163,10 @@ impl Node {
             name: self.name.clone(),
             is_alive: self.is_alive(),
             is_connected: self.gate.is_open(),
-            live: self.hub.fleet_status().map_or(1, |fleet| fleet.view.live),
-            held: self.hub.keys(0, 10).iter().map(|(_, key)| key.held).sum(),
+            live: self.state.fleet_status().map_or(1, |fleet| fleet.view.live),
+            held: self.state.keys(0, 10).iter().map(|(_, key)| key.held).sum(),
             calls,
-            degraded: self.hub.stats().shards.degraded,
+            degraded: self.state.stats().shards.degraded,
         }
     }
 }

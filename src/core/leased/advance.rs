@@ -23,12 +23,12 @@ use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::gcra;
-use crate::core::lease::Leftover;
+use crate::core::lease::Unspent;
 use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
 use crate::core::time::{Due, Instant, Micros, Timestamp};
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
 /// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
@@ -49,7 +49,7 @@ const PATIENCE_PART: u64 = 2;
 pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish) {
     key.calls.send_lost(cx, now);
     drop_ended(key, cx, now);
-    hand_back_leftovers(key, cx, now);
+    hand_back_unspent(key, cx, now);
     answer_errands(key, cx, now);
     if wish == Wish::TurnAway {
         turn_line_away(key, cx, now);
@@ -119,10 +119,10 @@ pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         return;
     }
     let mut gone = Vec::new();
-    let voided = key.holdings.drop_ended(now, |leftover| gone.push(leftover));
+    let voided = key.holdings.drop_ended(now, |unspent| gone.push(unspent));
     cx.policy_stats(key.policy()).expired += voided;
-    for leftover in gone {
-        dispose(key, cx, now, leftover);
+    for unspent in gone {
+        dispose(key, cx, now, unspent);
     }
 }
 
@@ -130,28 +130,28 @@ pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// the policy, or counts on in a sliding window, they are returned; otherwise they lapse. Tokens of a bucket wait
 /// until the acquire under way has ended: their return closes the node's account, and the store would close what that
 /// acquire lends with it.
-fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftover) {
+fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent) {
     let limits = &key.view.rule().limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
     if !matters || key.is_away(now) {
         // Nobody will spend these tokens, so they count as left for as long as their window is known to be open.
-        key.view.note_lapsed(leftover.tokens, leftover.windows[0]);
-        cx.policy_stats(key.policy()).expired += leftover.tokens;
+        key.view.note_lapsed(unspent.tokens, unspent.windows[0]);
+        cx.policy_stats(key.policy()).expired += unspent.tokens;
     } else if key.calls.is_acquiring() && key.view.has_account() {
-        key.holdings.return_later(leftover);
+        key.holdings.return_later(unspent);
     } else {
-        let leftover = key.holdings.gather(leftover);
-        hand_over(key, cx, now, leftover, Voided::default());
+        let unspent = key.holdings.gather(unspent);
+        hand_over(key, cx, now, unspent, Voided::default());
     }
 }
 
 /// Returns tokens that were waiting for that, unless they must wait for the acquire under way.
-fn hand_back_leftovers(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.calls.is_acquiring() && key.view.has_account() {
         return;
     }
-    while let Some(leftover) = key.holdings.take_leftover() {
-        dispose(key, cx, now, leftover);
+    while let Some(unspent) = key.holdings.take_unspent() {
+        dispose(key, cx, now, unspent);
     }
 }
 
@@ -246,7 +246,7 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
 // What is asked of peers, and what they ask for.
 
 /// Asks a peer, once, for what those in line want.
-fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
+fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: PeerIndex) {
     let Some(first) = key.line.first() else { return };
     let (wanted, least) = (key.line.wanted(), first.cost);
     let part = if on(Mutant::WaitsForPeersAlone) { 1 } else { PATIENCE_PART };
@@ -269,7 +269,7 @@ fn send_ask(
     key: &mut LeasedKey,
     cx: &mut Context,
     now: Instant,
-    peer: Origin,
+    peer: PeerIndex,
     [wanted, least]: [u64; 2],
     patience: Micros,
     is_awaited: bool,
@@ -590,17 +590,17 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
 pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
-        let Some(leftover) = key.holdings.take(now, due) else { break };
-        due -= leftover.tokens;
-        hand_over(key, cx, now, leftover, Voided::default());
+        let Some(unspent) = key.holdings.take(now, due) else { break };
+        due -= unspent.tokens;
+        hand_over(key, cx, now, unspent, Voided::default());
     }
 }
 
 /// Returns tokens of a window that has not begun, because this node will be gone by then, or will have forgotten the
 /// key.
 fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    while let Some(leftover) = key.holdings.take_ahead(now) {
-        hand_over(key, cx, now, leftover, Voided::default());
+    while let Some(unspent) = key.holdings.take_ahead(now) {
+        hand_over(key, cx, now, unspent, Voided::default());
     }
 }
 
@@ -616,7 +616,7 @@ pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant
 /// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
 /// acquire is void, so that whatever it was lent is taken back.
 fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
-    let nothing = Leftover { tokens: 0, windows: PerLimit::of_each(Timestamp::NONE, key.view.rule().limits.len()) };
+    let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(Timestamp::NONE, key.view.rule().limits.len()) };
     hand_over(key, cx, now, nothing, voids);
 }
 
@@ -627,20 +627,20 @@ pub(super) fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
     }
 }
 
-fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftover, voids: Voided) {
+fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent, voids: Voided) {
     let mut windows = [Timestamp::NONE; MAX_LIMITS];
-    windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
+    windows[..unspent.windows.len()].copy_from_slice(&unspent.windows);
     if on(Mutant::ReturnToCurrentWindow) {
         windows.iter_mut().zip(key.view.windows()).for_each(|(window, at)| *window = at);
     }
-    let ages = key.ages(now, leftover.tokens);
+    let ages = key.ages(now, unspent.tokens);
     let order = if voids.id == 0 { key.take_doubtful(now) } else { voids };
-    let voids = key.voided_by_now(order, leftover.tokens);
+    let voids = key.voided_by_now(order, unspent.tokens);
     // The report makes the store charge what was spent of buckets, so it no longer counts here.
-    key.charge(leftover.tokens);
-    key.view.note_returned(leftover.tokens, &windows);
-    cx.policy_stats(key.policy()).returned += leftover.tokens;
-    let op = Op::Return { amount: leftover.tokens, epoch: key.view.epoch(), held: key.held(), ages, windows, voids };
+    key.charge(unspent.tokens);
+    key.view.note_returned(unspent.tokens, &windows);
+    cx.policy_stats(key.policy()).returned += unspent.tokens;
+    let op = Op::Return { amount: unspent.tokens, epoch: key.view.epoch(), held: key.held(), ages, windows, voids };
     let call = key.call(now, cx.id(), op);
     key.calls.send(cx, now, call);
 }
@@ -669,7 +669,7 @@ pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
         report(key, cx, now, voids);
     }
     give_back(key, cx, now, u64::MAX);
-    hand_back_leftovers(key, cx, now);
+    hand_back_unspent(key, cx, now);
 }
 
 /// The node leaves, so it returns everything.

@@ -15,7 +15,7 @@ use crate::core::limit::MAX_COUNT;
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::MAX_LINE;
 use crate::core::time::{Instant, Micros};
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 
 /// Most errands of a key that are under way at a time. An acquire that must reach the store after the queued ones
 /// sends all of them, however many they are.
@@ -33,7 +33,7 @@ pub(super) struct Calls {
 /// An ask that a peer has yet to answer.
 #[derive(Clone, Debug)]
 pub(super) struct Asking {
-    pub(super) peer: Origin,
+    pub(super) peer: PeerIndex,
     pub(super) ask: Ask,
     pub(super) sent: Instant,
     /// Whether those in line wait for the answer. Nobody does where a peer is tried that has had no store.

@@ -1,6 +1,6 @@
 //! The tokens of a key that this node holds: those that may be spent, and those that are about to be returned.
 
-use crate::core::lease::{Lease, Leftover, Segment};
+use crate::core::lease::{Lease, Segment, Unspent};
 use crate::core::rule::Rule;
 use crate::core::time::{Due, Instant, Timestamp};
 
@@ -10,7 +10,7 @@ pub(super) struct Holdings {
     lease: Lease,
     /// Tokens that can no longer be spent here. They are returned once the acquire under way is answered: see
     /// `advance::dispose`.
-    leftovers: Leftovers,
+    unspent: UnspentTokens,
     /// Some tokens that are held of a bucket have yet to trickle in; they were lent in advance because this node is
     /// alone with the key.
     runs_ahead: bool,
@@ -24,17 +24,17 @@ pub(super) struct Holdings {
 /// Tokens that wait to be returned, and until when others are kept that nobody has claimed. A key without any, as most keys are
 /// at most times, needs only a pointer.
 #[derive(Debug, Default)]
-struct Leftovers(Option<Box<Waiting>>);
+struct UnspentTokens(Option<Box<Waiting>>);
 
 #[derive(Debug)]
 struct Waiting {
-    list: Vec<Leftover>,
+    list: Vec<Unspent>,
     /// When tokens of the lease are returned that the store has charged for a waiter who did not take them.
     unclaimed_until: Due,
 }
 
-impl Leftovers {
-    fn list(&self) -> &[Leftover] {
+impl UnspentTokens {
+    fn list(&self) -> &[Unspent] {
         self.0.as_ref().map_or(&[], |waiting| &waiting.list)
     }
 
@@ -53,7 +53,7 @@ impl Holdings {
     pub(super) fn new() -> Self {
         Self {
             lease: Lease::default(),
-            leftovers: Leftovers::default(),
+            unspent: UnspentTokens::default(),
             runs_ahead: false,
             last_grant: 0,
             spent_here: 0,
@@ -72,7 +72,7 @@ impl Holdings {
 
     /// Those of them that are returned once the acquire under way is answered.
     pub(super) fn waiting_to_return(&self) -> u64 {
-        self.leftovers.list().iter().map(|leftover| leftover.tokens).sum()
+        self.unspent.list().iter().map(|unspent| unspent.tokens).sum()
     }
 
     /// Spends `cost` if so much may be spent now. Returns whether it did.
@@ -81,7 +81,7 @@ impl Holdings {
     }
 
     /// Adds a grant. Returns older tokens that must make room for it.
-    pub(super) fn add(&mut self, segment: Segment) -> Option<Leftover> {
+    pub(super) fn add(&mut self, segment: Segment) -> Option<Unspent> {
         self.lease.add(segment)
     }
 
@@ -107,7 +107,7 @@ impl Holdings {
     }
 
     /// Removes up to `tokens` of a present window, to be returned.
-    pub(super) fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
+    pub(super) fn take(&mut self, now: Instant, tokens: u64) -> Option<Unspent> {
         self.lease.take(now, tokens)
     }
 
@@ -115,27 +115,27 @@ impl Holdings {
     pub(super) fn drop_some(&mut self, now: Instant, tokens: u64) -> u64 {
         let mut due = tokens;
         while due > 0 {
-            let Some(mut leftover) = self.take_leftover() else { break };
-            let part = due.min(leftover.tokens);
-            (leftover.tokens, due) = (leftover.tokens - part, due - part);
-            if leftover.tokens > 0 {
-                self.return_later(leftover);
+            let Some(mut unspent) = self.take_unspent() else { break };
+            let part = due.min(unspent.tokens);
+            (unspent.tokens, due) = (unspent.tokens - part, due - part);
+            if unspent.tokens > 0 {
+                self.return_later(unspent);
             }
         }
         while due > 0 {
-            let Some(leftover) = self.lease.take(now, due) else { break };
-            due -= leftover.tokens;
+            let Some(unspent) = self.lease.take(now, due) else { break };
+            due -= unspent.tokens;
         }
         tokens - due
     }
 
     /// Removes all tokens of a window that has not begun, to be returned.
-    pub(super) fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
+    pub(super) fn take_ahead(&mut self, now: Instant) -> Option<Unspent> {
         self.lease.take_ahead(now)
     }
 
     /// Drops what has ended, and passes it to `gone`. Returns how many tokens an account had that was closed.
-    pub(super) fn drop_ended(&mut self, now: Instant, gone: impl FnMut(Leftover)) -> u64 {
+    pub(super) fn drop_ended(&mut self, now: Instant, gone: impl FnMut(Unspent)) -> u64 {
         self.lease.drop_ended(now, gone)
     }
 
@@ -146,43 +146,43 @@ impl Holdings {
 
     /// Drops everything. Returns how many tokens that was.
     pub(super) fn void(&mut self) -> u64 {
-        self.lease.void() + self.drop_leftovers()
+        self.lease.void() + self.drop_unspent()
     }
 
     /// Stores tokens to be returned later.
-    pub(super) fn return_later(&mut self, leftover: Leftover) {
-        self.leftovers.waiting().list.push(leftover);
+    pub(super) fn return_later(&mut self, unspent: Unspent) {
+        self.unspent.waiting().list.push(unspent);
     }
 
     /// Removes one batch of the tokens that wait to be returned.
-    pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
-        let leftover = self.leftovers.0.as_mut()?.list.pop();
-        self.leftovers.close();
-        leftover
+    pub(super) fn take_unspent(&mut self) -> Option<Unspent> {
+        let unspent = self.unspent.0.as_mut()?.list.pop();
+        self.unspent.close();
+        unspent
     }
 
-    /// Adds to `leftover` all tokens that wait to be returned to the same windows, so that they are sent in one call.
+    /// Adds to `unspent` all tokens that wait to be returned to the same windows, so that they are sent in one call.
     /// Of two calls that are sent at once, the second may reach the store first, and the store would then take the
     /// first for outdated.
-    pub(super) fn gather(&mut self, mut leftover: Leftover) -> Leftover {
-        if let Some(waiting) = &mut self.leftovers.0 {
+    pub(super) fn gather(&mut self, mut unspent: Unspent) -> Unspent {
+        if let Some(waiting) = &mut self.unspent.0 {
             waiting.list.retain(|other| {
-                let is_same = other.windows == leftover.windows;
-                leftover.tokens += if is_same { other.tokens } else { 0 };
+                let is_same = other.windows == unspent.windows;
+                unspent.tokens += if is_same { other.tokens } else { 0 };
                 !is_same
             });
         }
-        self.leftovers.close();
-        leftover
+        self.unspent.close();
+        unspent
     }
 
     /// Drops the tokens that wait to be returned. Returns how many.
-    pub(super) fn drop_leftovers(&mut self) -> u64 {
+    pub(super) fn drop_unspent(&mut self) -> u64 {
         let dropped = self.waiting_to_return();
-        if let Some(waiting) = &mut self.leftovers.0 {
+        if let Some(waiting) = &mut self.unspent.0 {
             waiting.list.clear();
         }
-        self.leftovers.close();
+        self.unspent.close();
         dropped
     }
 
@@ -223,16 +223,16 @@ impl Holdings {
 
     /// When tokens are returned that the store has charged for a waiter who did not take them.
     pub(super) fn unclaimed_until(&self) -> Due {
-        self.leftovers.0.as_ref().map_or(Due::NEVER, |waiting| waiting.unclaimed_until)
+        self.unspent.0.as_ref().map_or(Due::NEVER, |waiting| waiting.unclaimed_until)
     }
 
     /// Until then, other checks may spend tokens that their waiter did not take.
     pub(super) fn keep_unclaimed(&mut self, until: Due) {
         if until != Due::NEVER {
-            self.leftovers.waiting().unclaimed_until = until;
-        } else if let Some(waiting) = &mut self.leftovers.0 {
+            self.unspent.waiting().unclaimed_until = until;
+        } else if let Some(waiting) = &mut self.unspent.0 {
             waiting.unclaimed_until = Due::NEVER;
-            self.leftovers.close();
+            self.unspent.close();
         }
     }
 }

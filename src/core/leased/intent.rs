@@ -17,7 +17,7 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::policy::{AD_HOC, OVERRIDDEN};
 use crate::core::rule::OnStoreLoss;
 use crate::core::time::{Instant, Micros};
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 
 /// The low-water mark of a lease, as a fraction of the latest grants. At a half, keys ask earlier than they must and
 /// hold what others lack: second-1x costs 118 calls per 1000 checks instead of 112, and 97.7 % of it is used instead
@@ -141,7 +141,7 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
 
 /// Which peer is asked for what those in line want, if one is: the owner of a key that is seldom asked for here, so that it
 /// leases once for many nodes; and while this node's part of the store is away, whoever reaches it.
-pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
+pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
     let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
     // Tokens are lent on only once, so for peers that wait in its line a node asks the store and no other peer.
     let is_for_peers = key.line.has_peers() && !on(Mutant::LendersInARow);
@@ -170,7 +170,7 @@ fn is_cold(key: &LeasedKey) -> bool {
 }
 
 /// The peer that owns the key, as this node sees it; `None`: this node itself.
-pub(in crate::core) fn owner(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
+pub(in crate::core) fn owner(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
     cx.owners.owner(now, key.id(), key.view.rule())
 }
 
@@ -206,7 +206,7 @@ pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -
 
 /// The peer that is tried beside a check that the share has just answered, where all that could be asked have said that they have
 /// no store: so one that reaches it again is found.
-pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<Origin> {
+pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<PeerIndex> {
     let is_idle = key.line.is_empty() && !key.calls.is_asking();
     if !is_idle || !is_for_peers(key, cx, now) || cx.owners.relay(now, key.id(), key.view.rule()).is_some() {
         return None;

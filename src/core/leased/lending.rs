@@ -17,7 +17,7 @@ use crate::core::calls::{PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::limit::Limit;
 use crate::core::mutant::{Mutant, on};
-use crate::core::request::Asked;
+use crate::core::request::AskOutcome;
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Micros};
 
@@ -26,27 +26,29 @@ use crate::core::time::{Instant, Micros};
 const JITTER_PART: u64 = 4;
 
 /// A peer asks for tokens.
-pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant, terms: &Terms) -> Asked {
-    let Some(least) = NonZeroU64::new(terms.least.min(terms.want)) else { return Asked::Answered(Err(Refusal::Busy)) };
+pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant, terms: &Terms) -> AskOutcome {
+    let Some(least) = NonZeroU64::new(terms.least.min(terms.want)) else {
+        return AskOutcome::Answered(Err(Refusal::Busy));
+    };
     let peer = PeerAsks { least, until: now + terms.patience };
     if let Some(refusal) = refuses(key, cx, now, terms) {
-        return Asked::Answered(Err(refusal));
+        return AskOutcome::Answered(Err(refusal));
     }
     key.demand.note_check(now);
     if key.line.is_empty()
         && let Some(answer) = lend(key, cx, now, terms.want, peer, 0)
     {
-        return Asked::Answered(answer);
+        return AskOutcome::Answered(answer);
     }
     if key.line.is_full() || key.is_overdue(now, cx.patience()) {
-        return Asked::Answered(Err(Refusal::Busy));
+        return AskOutcome::Answered(Err(Refusal::Busy));
     }
     let ticket = cx.ticket();
     let deadline = now + cx.settings.timeout;
     key.line.join(Waiter { peer: Some(peer), ..Waiter::new(ticket, terms.want, deadline) });
     cx.stats.waiting += 1;
     advance(key, cx, now, Wish::Nothing);
-    Asked::Parked(ticket)
+    AskOutcome::Parked(ticket)
 }
 
 /// Why this node does not serve a peer, if it does not.

@@ -222,9 +222,9 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // daemon earlier, but this key later.
     let is_short = granted < order.need;
     let answers = u8::from(!ahead && !lost && !is_refused && !is_late && !is_over && is_short);
-    let leftover = if is_over && segment.left > 0 { Some(segment.into()) } else { key.holdings.add(segment) };
-    if let Some(leftover) = leftover {
-        key.holdings.return_later(leftover);
+    let unspent = if is_over && segment.left > 0 { Some(segment.into()) } else { key.holdings.add(segment) };
+    if let Some(unspent) = unspent {
+        key.holdings.return_later(unspent);
     }
     if !ahead && !is_refused {
         // The store may have closed the account of a late grant by now, so nothing of it may be spent.
@@ -272,7 +272,7 @@ fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, gra
 /// nobody may spend it, and callers in line ask again. Tokens of former limits go back under those limits.
 fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish {
     key.outage.enter(Phase::Connected);
-    let dropped = key.holdings.drop_leftovers();
+    let dropped = key.holdings.drop_unspent();
     let stats = cx.policy_stats(key.policy());
     stats.granted += grant.granted;
     stats.expired += grant.granted + dropped;

@@ -12,7 +12,7 @@ use crate::core::fleet::{FleetView, PastUsage};
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros, Timestamp};
-use crate::core::usage::{Count, Origin, ReportTerms, Usage, Window};
+use crate::core::usage::{Count, PeerIndex, ReportTerms, Usage, Window};
 
 /// While peers report that all is spent, the store is asked at least this often.
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
@@ -128,7 +128,7 @@ impl LeasedKey {
     }
 
     /// Takes a peer's report. False when it is about no window that matters.
-    pub(super) fn hear(&mut self, now: Instant, origin: Origin, usage: &Usage) -> bool {
+    pub(super) fn hear(&mut self, now: Instant, origin: PeerIndex, usage: &Usage) -> bool {
         let index = usize::from(usage.limit);
         let Some(limit) = self.view.rule().limits.get(index).copied().filter(has_windows) else { return false };
         // Reports about windows long past, or far in the future, are ignored.

@@ -17,7 +17,7 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::request::{Outcome, Request, Ticket};
 use crate::core::rule::Rule;
 use crate::core::time::{Instant, Timestamp};
-use crate::core::usage::{Origin, Usage};
+use crate::core::usage::{PeerIndex, Usage};
 
 /// Brings a key up to date before a request, with the limits that apply now.
 pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
@@ -241,7 +241,7 @@ pub(in crate::core) fn handle_usage(
     key: &mut LeasedKey,
     cx: &mut Context,
     now: Instant,
-    origin: Origin,
+    origin: PeerIndex,
     usage: &Usage,
 ) {
     let is_heard = key.hear(now, origin, usage);

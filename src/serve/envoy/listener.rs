@@ -257,9 +257,9 @@ impl Resting {
 }
 
 /// Serves a connection until it closes.
-pub(crate) async fn serve(accepted: Accepted, pass: ConnectionGuard, hub: Arc<ServerState>) {
-    let counter = Counter::new(hub.admission.account());
-    let service = Service::new(hub, accepted.headers, pass.mailbox.asker());
+pub(crate) async fn serve(accepted: Accepted, pass: ConnectionGuard, state: Arc<ServerState>) {
+    let counter = Counter::new(state.admission.account());
+    let service = Service::new(state, accepted.headers, pass.mailbox.asker());
     match accepted.stream {
         // No PINGs: the operating system reports when the other end of a Unix socket is gone.
         Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,

@@ -31,7 +31,7 @@ const MAX_ENTRIES: usize = 64;
 /// Answers requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    hub: Arc<ServerState>,
+    state: Arc<ServerState>,
     headers: Option<Style>,
     asker: Asker,
     /// Limits the answers of the store that the connection awaits.
@@ -39,21 +39,21 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(hub: Arc<ServerState>, headers: Option<Style>, asker: Asker) -> Self {
-        let queue = Queue::new(hub.node.crowd.place(asker));
-        Self { hub, headers, asker, queue }
+    pub(super) fn new(state: Arc<ServerState>, headers: Option<Style>, asker: Asker) -> Self {
+        let queue = Queue::new(state.node.crowd.place(asker));
+        Self { state, headers, asker, queue }
     }
 
     /// Answers a request with a gRPC frame.
     pub(super) async fn answer(self, request: RateLimitRequest) -> Result<Vec<u8>, Status> {
         let count = request.descriptors.len();
-        let limited = read(&self.hub.policies.load(), &request, self.asker)?;
+        let limited = read(&self.state.policies.load(), &request, self.asker)?;
         if limited.is_empty() {
             return Ok(answer::write(count, &[], &[], self.headers));
         }
-        let came = self.hub.node.clock.now();
+        let came = self.state.node.clock.now();
         let turn = self.queue.turn().await;
-        let (headers, asking) = (self.headers, TimedMultiCheck::begin(&self.hub, came, inquiries(&limited)));
+        let (headers, asking) = (self.headers, TimedMultiCheck::begin(&self.state, came, inquiries(&limited)));
         let (limited, told) = if asking.is_complete() {
             drop(turn);
             self.end(asking, limited).await
@@ -75,7 +75,7 @@ impl Service {
     }
 
     async fn end(&self, asking: TimedMultiCheck, limited: Vec<Limited>) -> (Vec<Limited>, Vec<CheckResult>) {
-        let (is_denied, mut told) = asking.end(&self.hub).await;
+        let (is_denied, mut told) = asking.end(&self.state).await;
         if !is_denied {
             limited.iter().zip(&mut told).for_each(|(limited, told)| self.give_back(limited, told));
         }
@@ -88,7 +88,7 @@ impl Service {
             return;
         }
         let key = &inquiry.key;
-        let (node, mut out) = (&self.hub.node, Outgoing::default());
+        let (node, mut out) = (&self.state.node, Outgoing::default());
         let digest = node.digests.digest(&inquiry.policy.name, key);
         let request = shard::Request { rule, digest, key, cost, peek: false };
         node.ask(node.clock.now(), Ask::Refund, request, (&Arc::new(Mailbox::of(inquiry.asker)), 0), &mut out);

@@ -5,15 +5,15 @@ use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, Version};
 
-use super::reply::{Refusal, bad};
+use super::reply::{HttpError, bad};
 
 /// Checks the head of a request.
 ///
 /// # Errors
 /// What is wrong with it, and the status that reports it.
-pub(super) fn check(head: &Parts) -> Result<(), Refusal> {
+pub(super) fn check(head: &Parts) -> Result<(), HttpError> {
     host(head)?;
-    let refused = |status, detail| Err(Refusal { status, detail });
+    let refused = |status, detail| Err(HttpError { status, detail });
     if !is_known(&head.method) {
         return refused(StatusCode::NOT_IMPLEMENTED, format!("the method {} is not known here", head.method));
     }
@@ -33,13 +33,13 @@ pub(super) fn check(head: &Parts) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The body has a content coding, which is not supported.
-pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
+pub(super) fn check_body(head: &Parts) -> Result<(), HttpError> {
     let content = head.headers.get_all(CONTENT_ENCODING).iter().map(|coding| coding.as_bytes().trim_ascii());
     let mut other = content.filter(|coding| !coding.eq_ignore_ascii_case(b"identity") && !coding.is_empty());
     if let Some(coding) = other.next() {
         let seen = coding.escape_ascii();
         let detail = format!("the content coding '{seen}' is not known: send the body as it is");
-        return Err(Refusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail });
+        return Err(HttpError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail });
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// HTTP/1.1 without a `Host` field, or with two; or the host is invalid.
-pub(crate) fn host(head: &Parts) -> Result<String, Refusal> {
+pub(crate) fn host(head: &Parts) -> Result<String, HttpError> {
     let mut fields = head.headers.get_all(HOST).iter();
     let (first, second) = (fields.next(), fields.next());
     if second.is_some() {

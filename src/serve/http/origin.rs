@@ -27,7 +27,7 @@ pub(crate) fn refusal(head: &Parts, host: &str, names: Option<&Names<'_>>) -> Op
         return Some("not for web pages: the request has a Sec-Fetch-Site of another site".into());
     }
     let has_origin = head.headers.contains_key(ORIGIN) && head.uri.path().starts_with("/v1/");
-    has_origin.then(|| "not for web pages: the request has an Origin".into())
+    has_origin.then(|| "not for web pages: the request has an PeerIndex".into())
 }
 
 impl Names<'_> {

@@ -11,7 +11,7 @@ use hyper::http::request::Parts;
 
 use super::form::host;
 use super::origin::{self, Names};
-use super::reply::Refusal;
+use super::reply::HttpError;
 use crate::serve::caller::Caller;
 use crate::serve::server_state::ServerState;
 
@@ -19,14 +19,14 @@ use crate::serve::server_state::ServerState;
 ///
 /// # Errors
 /// It has to be a user and is none, or a web page may have sent it.
-pub(super) fn caller(hub: &ServerState, head: &Parts) -> Result<Caller, Refusal> {
-    let access = hub.remote.load();
+pub(super) fn caller(state: &ServerState, head: &Parts) -> Result<Caller, HttpError> {
+    let access = state.remote.load();
     let Some(users) = &access.users else {
         let next = "use an IP address or localhost, or let clients be users (listen.tcp_users)";
         let names = Names { known: &[], next };
         let host = host(head)?;
         if let Some(detail) = origin::refusal(head, &host, access.tls.is_none().then_some(&names)) {
-            return Err(Refusal { status: StatusCode::FORBIDDEN, detail });
+            return Err(HttpError { status: StatusCode::FORBIDDEN, detail });
         }
         return Ok(Caller::Remote(None));
     };
@@ -37,7 +37,7 @@ pub(super) fn caller(hub: &ServerState, head: &Parts) -> Result<Caller, Refusal>
         None => {
             let detail = "who asks over TCP is to be known: a user of listen.tcp_users and its password are wanted \
                           (Authorization: Basic)";
-            Err(Refusal { status: StatusCode::UNAUTHORIZED, detail: detail.into() })
+            Err(HttpError { status: StatusCode::UNAUTHORIZED, detail: detail.into() })
         }
     }
 }

@@ -12,12 +12,12 @@ use serde_json::json;
 pub(crate) type Reply = Response<Full<Bytes>>;
 
 /// Why a request is refused.
-pub(crate) struct Refusal {
+pub(crate) struct HttpError {
     pub(super) status: StatusCode,
     pub(super) detail: String,
 }
 
-impl Refusal {
+impl HttpError {
     pub(crate) fn into_reply(self) -> Reply {
         let mut reply = problem(self.status, &self.detail);
         // The request's body was not read, so the connection cannot be used for another request.
@@ -33,8 +33,8 @@ impl Refusal {
 }
 
 /// A refusal of an invalid request.
-pub(super) fn bad(detail: impl Into<String>) -> Refusal {
-    Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+pub(super) fn bad(detail: impl Into<String>) -> HttpError {
+    HttpError { status: StatusCode::BAD_REQUEST, detail: detail.into() }
 }
 
 /// The response 405 with the methods that are served; `why` is added to it.

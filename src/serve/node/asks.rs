@@ -7,9 +7,9 @@ use super::{Engine, Locked, Node, Outgoing};
 use crate::core::ask::{Answer, Refusal, Terms};
 use crate::core::key::Digest;
 use crate::core::owners::{Candidate, KeyOwner, OwnerName};
-use crate::core::shard::{Asked, Request};
+use crate::core::shard::{AskOutcome, Request};
 use crate::core::time::Instant;
-use crate::core::usage::Origin;
+use crate::core::usage::PeerIndex;
 use crate::serve::peer_reply::PeerReply;
 use crate::store::turns::Asker;
 
@@ -41,7 +41,7 @@ impl Node {
     #[must_use]
     pub fn count_owned(&self, now: Instant) -> BTreeMap<Arc<str>, u64> {
         let Some(lending) = self.lending.get() else { return BTreeMap::new() };
-        let mut counts: BTreeMap<Option<Origin>, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<Option<PeerIndex>, u64> = BTreeMap::new();
         for cell in &self.cells {
             let mut from = Some(0);
             while let Some(first) = from {
@@ -53,7 +53,7 @@ impl Node {
                 });
             }
         }
-        let name = |peer: Option<Origin>| peer.map_or(Some(lending.own().clone()), |peer| lending.name_of(peer));
+        let name = |peer: Option<PeerIndex>| peer.map_or(Some(lending.own().clone()), |peer| lending.name_of(peer));
         counts.into_iter().filter_map(|(peer, count)| Some((name(peer)?, count))).collect()
     }
 
@@ -65,8 +65,8 @@ impl Node {
         // A store of its own counts for this node alone.
         let Engine::Leasing(leasing) = engine else { return out.answers.push((reply, Err(Refusal::NoStore))) };
         match leasing.shard.handle_ask(now, request, terms) {
-            Asked::Answered(answer) => out.answers.push((reply, answer)),
-            Asked::Parked(ticket) => drop(leasing.asked.insert(ticket, reply)),
+            AskOutcome::Answered(answer) => out.answers.push((reply, answer)),
+            AskOutcome::Parked(ticket) => drop(leasing.asked.insert(ticket, reply)),
         }
         self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
     }

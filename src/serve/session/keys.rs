@@ -38,7 +38,7 @@ struct Question<'a> {
 
 impl Session {
     pub(super) fn throttle(&mut self, batch: &mut Batch<'_>, key: &[u8], rate: Rate, quantity: i64) {
-        if let Err(why) = self.caller.may_bring_limits(batch.hub) {
+        if let Err(why) = self.caller.may_bring_limits(batch.state) {
             return self.not_granted(batch, why, "limits of its own");
         }
         let rule = match batch.rules.get(rate) {
@@ -48,7 +48,7 @@ impl Session {
         let question = Question {
             ask: if quantity < 0 { Ask::Refund } else { Ask::Check(batch.deadline()) },
             rule: &rule,
-            digest: batch.hub.node.digests.digest(AD_HOC, key),
+            digest: batch.state.node.digests.digest(AD_HOC, key),
             key,
             cost: quantity.unsigned_abs(),
             peek: quantity == 0,
@@ -71,12 +71,12 @@ impl Session {
             Plan::Limited(rule) => rule,
             plan => {
                 let decision = plan.fixed_decision().expect("a plan without limits has a decision");
-                let digest = batch.hub.node.digests.digest(&policy.name, key);
+                let digest = batch.state.node.digests.digest(&policy.name, key);
                 let decision = policy.enforced(digest, decision);
                 batch.stats.count(&policy.name, &decision);
                 if !peek && cost > 0 {
                     let subject = Subject { policy: &policy.name, rule: None, digest, key };
-                    batch.hub.node.note_fixed(batch.now, &subject, cost, &decision);
+                    batch.state.node.note_fixed(batch.now, &subject, cost, &decision);
                 }
                 return self.writer(batch).decision(&decision, None);
             }
@@ -86,12 +86,12 @@ impl Session {
                 CheckRequest { policy: policy.clone(), key: key.into(), cost, peek, asker: self.mailbox.asker() };
             return self.occupy(batch, inquiry);
         }
-        let digest = batch.hub.node.digests.digest(&policy.name, key);
+        let digest = batch.state.node.digests.digest(&policy.name, key);
         let charged = cost > 0 && !peek;
         if let Some(candidate) = policy.candidate.as_ref().filter(|_| charged)
             && policy.candidate_beside(policy.plan(key)).is_some()
         {
-            batch.hub.node.attempt(batch.now, (candidate, key, cost), self.mailbox.asker(), batch.outgoing);
+            batch.state.node.attempt(batch.now, (candidate, key, cost), self.mailbox.asker(), batch.outgoing);
         }
         match &mut self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek }) {
             Some(decision) => {
@@ -107,15 +107,15 @@ impl Session {
 
     /// Checks a concurrent limit. A permit that is granted is remembered, so that it ends with the connection.
     fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: CheckRequest) {
-        let asked = MultiCheck::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
-        self.reply_or_spawn(batch, requests::occupy(batch.hub.clone(), asked, self.permits.clone()));
+        let asked = MultiCheck::begin(batch.state, batch.came, vec![inquiry], batch.outgoing);
+        self.reply_or_spawn(batch, requests::occupy(batch.state.clone(), asked, self.permits.clone()));
     }
 
     pub(super) fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
         let Some(policy) = self.policy(batch, name) else { return };
-        let digest = batch.hub.node.digests.digest(&policy.name, key);
+        let digest = batch.state.node.digests.digest(&policy.name, key);
         match connection_permits::parse(id)
-            .filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing))
+            .filter(|&slot| batch.state.node.release(batch.now, digest, slot, batch.outgoing))
         {
             Some(slot) => {
                 self.permits.forget(slot);
@@ -140,7 +140,7 @@ impl Session {
         if ask == Ask::Refund && cost == 0 {
             return self.writer(batch).simple("OK");
         }
-        let digest = batch.hub.node.digests.digest(&policy.name, key);
+        let digest = batch.state.node.digests.digest(&policy.name, key);
         match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
             None => self.replies.park(batch.now, ReplyFormat::Done),
@@ -159,8 +159,8 @@ impl Session {
                 asker: self.mailbox.asker(),
             });
         }
-        let asked = MultiCheck::begin(batch.hub, batch.came, inquiries, batch.outgoing);
-        self.reply_or_spawn(batch, requests::mcheck(batch.hub.clone(), asked, self.permits.clone()));
+        let asked = MultiCheck::begin(batch.state, batch.came, inquiries, batch.outgoing);
+        self.reply_or_spawn(batch, requests::mcheck(batch.state.clone(), asked, self.permits.clone()));
     }
 
     /// Answers about one key, in a task of its own if the store must be asked.
@@ -179,14 +179,14 @@ impl Session {
         }
         let inquiry =
             CheckRequest { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
-        self.reply_or_spawn(batch, answer(batch.hub.clone(), inquiry));
+        self.reply_or_spawn(batch, answer(batch.state.clone(), inquiry));
     }
 
     pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
         let Some(policy) = self.policy(batch, policy) else { return };
         let inquiry =
             CheckRequest { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
-        self.reply_or_spawn(batch, requests::explain(batch.hub.clone(), inquiry));
+        self.reply_or_spawn(batch, requests::explain(batch.state.clone(), inquiry));
     }
 
     /// Polls the reply once, so that requests reach the shards in the order of the connection's commands. Mostly it
@@ -197,7 +197,7 @@ impl Session {
         reply: impl Future<Output = Vec<u8>> + Send + 'static,
     ) {
         let mut reply = Box::pin(reply);
-        batch.hub.node.flush(batch.outgoing);
+        batch.state.node.flush(batch.outgoing);
         if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return self.writer(batch).raw(&reply);
         }
@@ -210,7 +210,7 @@ impl Session {
         let Question { ask, rule, digest, key, cost, peek } = *question;
         let request = Request { rule, digest, key, cost, peek };
         let waiter = (&self.mailbox, self.replies.next_seq());
-        let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
+        let decision = batch.state.node.ask(batch.now, ask, request, waiter, batch.outgoing);
         batch.stats.at_once += u64::from(decision.is_some() && matches!(ask, Ask::Check(_)));
         decision
     }
@@ -222,7 +222,7 @@ impl Session {
             self.error(batch, &handshake::unknown_policy(policies, name));
             return None;
         };
-        if let Err(why) = self.caller.may_use(batch.hub, &found.name) {
+        if let Err(why) = self.caller.may_use(batch.state, &found.name) {
             self.not_granted(batch, why, &format!("policy '{}'", found.name));
             return None;
         }

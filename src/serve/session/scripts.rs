@@ -13,23 +13,23 @@ impl Session {
     pub(super) fn script(&mut self, batch: &mut Batch<'_>, script: Script<'_>, args: Args<'_>) {
         match script {
             Script::Eval(text) => {
-                batch.hub.scripts().learn(text);
+                batch.state.scripts().learn(text);
                 self.scripted(batch, args);
             }
-            Script::EvalSha(hash) if batch.hub.scripts().has(hash) => self.scripted(batch, args),
+            Script::EvalSha(hash) if batch.state.scripts().has(hash) => self.scripted(batch, args),
             Script::EvalSha(_) => self.refuse(batch, args, &CommandError::UnknownScript),
             Script::Load(text) => {
-                let hash = batch.hub.scripts().learn(text);
+                let hash = batch.state.scripts().learn(text);
                 self.writer(batch).bulk(hash.as_bytes());
             }
             Script::Exists => {
-                let found: Vec<bool> = args.iter().skip(2).map(|hash| batch.hub.scripts().has(hash)).collect();
+                let found: Vec<bool> = args.iter().skip(2).map(|hash| batch.state.scripts().has(hash)).collect();
                 let mut writer = self.writer(batch);
                 writer.array(found.len());
                 found.into_iter().for_each(|is_known| writer.integer(i64::from(is_known)));
             }
             Script::Flush => {
-                *batch.hub.scripts() = ScriptCache::default();
+                *batch.state.scripts() = ScriptCache::default();
                 self.writer(batch).simple("OK");
             }
         }

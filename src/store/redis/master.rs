@@ -21,7 +21,7 @@ use super::gate::{Entry, Gate, Permit, Request, Submission};
 use super::health::Health;
 use super::heart::ConnectionLost;
 use super::monitor::monitor_server;
-use super::reply::{Refusal, refusal};
+use super::reply::{ServerRefusal, refusal};
 use super::server::{Inner, Shared, lock};
 use super::stats::ServerView;
 use super::supervised::supervised;
@@ -252,15 +252,15 @@ impl Inner {
             Reply::Value(value) => refusal(value),
         };
         let failure = match refused {
-            Some(Refusal::Away(said)) => {
+            Some(ServerRefusal::Away(said)) => {
                 self.fail(pass, Fault::Refused, &said);
                 return Err(Failure::Away(self.away_since()));
             }
             None => None,
-            Some(Refusal::Moved(place)) => Some(Failure::Moved(place)),
-            Some(Refusal::Ask(place)) => Some(Failure::Ask(place)),
-            Some(Refusal::NoScript) => Some(Failure::NoScript),
-            Some(Refusal::Rejected(said)) => Some(Failure::Rejected(said)),
+            Some(ServerRefusal::Moved(place)) => Some(Failure::Moved(place)),
+            Some(ServerRefusal::Ask(place)) => Some(Failure::Ask(place)),
+            Some(ServerRefusal::NoScript) => Some(Failure::NoScript),
+            Some(ServerRefusal::Rejected(said)) => Some(Failure::Rejected(said)),
         };
         lock(&self.breaker).handle_answer(pass);
         failure.map_or(Ok(answer), Err)

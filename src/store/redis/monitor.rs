@@ -14,7 +14,7 @@ use super::evalsha;
 use super::health::{self, Health};
 use super::heart::ConnectionLost;
 use super::link::{CONNECT_TIMEOUT, DialOptions, Link};
-use super::reply::{Refusal, refusal, text};
+use super::reply::{ServerRefusal, refusal, text};
 use super::server::{Inner, Shared, lock};
 use crate::clock;
 use crate::core::time::Micros;
@@ -118,7 +118,7 @@ impl Inner {
         let answers = answers.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {
             return Err(match refusal(refused) {
-                Some(Refusal::Away(said) | Refusal::Rejected(said)) => said,
+                Some(ServerRefusal::Away(said) | ServerRefusal::Rejected(said)) => said,
                 _ => format!("PING was answered by {refused:?}"),
             });
         }

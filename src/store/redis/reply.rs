@@ -6,7 +6,7 @@ use redis::{ServerError, Value};
 
 /// Why the server did not run the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ServerRefusal {
     /// The slot is at this `host:port` now. An empty host means the host of the server that answered.
     Moved(String),
     /// The key has already moved to this `host:port`, but its slot has not.
@@ -37,7 +37,7 @@ const AWAY: [&str; 13] = [
 ];
 
 /// The refusal in `value`, if it is one.
-pub(crate) fn refusal(value: &Value) -> Option<Refusal> {
+pub(crate) fn refusal(value: &Value) -> Option<ServerRefusal> {
     let Value::ServerError(error) = value else { return None };
     Some(classify(error))
 }
@@ -49,16 +49,16 @@ pub fn refused(value: &Value) -> Option<String> {
     refusal(value).map(|refusal| format!("{refusal:?}"))
 }
 
-fn classify(error: &ServerError) -> Refusal {
+fn classify(error: &ServerError) -> ServerRefusal {
     let detail = error.details().unwrap_or("");
     // In "MOVED 3999 127.0.0.1:6381" the code has been cut off already.
     let place = || detail.split_ascii_whitespace().nth(1).unwrap_or("").to_owned();
     match error.code() {
-        "MOVED" => Refusal::Moved(place()),
-        "ASK" => Refusal::Ask(place()),
-        "NOSCRIPT" => Refusal::NoScript,
-        code if AWAY.contains(&code) || is_away_inside(detail) => Refusal::Away(format!("{code} {detail}")),
-        code => Refusal::Rejected(format!("{code} {detail}")),
+        "MOVED" => ServerRefusal::Moved(place()),
+        "ASK" => ServerRefusal::Ask(place()),
+        "NOSCRIPT" => ServerRefusal::NoScript,
+        code if AWAY.contains(&code) || is_away_inside(detail) => ServerRefusal::Away(format!("{code} {detail}")),
+        code => ServerRefusal::Rejected(format!("{code} {detail}")),
     }
 }
 
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn detours_name_the_place() {
-        assert_eq!(refusal(&error("MOVED 3999 127.0.0.1:6381")), Some(Refusal::Moved("127.0.0.1:6381".into())));
-        assert_eq!(refusal(&error("ASK 3999 :6381")), Some(Refusal::Ask(":6381".into())));
+        assert_eq!(refusal(&error("MOVED 3999 127.0.0.1:6381")), Some(ServerRefusal::Moved("127.0.0.1:6381".into())));
+        assert_eq!(refusal(&error("ASK 3999 :6381")), Some(ServerRefusal::Ask(":6381".into())));
     }
 
     #[test]
@@ -102,13 +102,13 @@ mod tests {
             "NOPERM User x has no permissions to run the 'evalsha' command",
             "ERR Error running script (call to f_a): @user_script:1: -READONLY You can't write",
         ] {
-            assert!(matches!(refusal(&error(line)), Some(Refusal::Away(_))), "{line}");
+            assert!(matches!(refusal(&error(line)), Some(ServerRefusal::Away(_))), "{line}");
         }
     }
 
     #[test]
     fn an_error_of_the_script_concerns_its_call_only() {
-        assert!(matches!(refusal(&error("ERR rationd: count is 0")), Some(Refusal::Rejected(_))));
+        assert!(matches!(refusal(&error("ERR rationd: count is 0")), Some(ServerRefusal::Rejected(_))));
         assert_eq!(refusal(&Value::Int(1)), None);
     }
 }
