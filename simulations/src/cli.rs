@@ -3,6 +3,7 @@
 //! Results go to stdout, one line per run, each with the seed and the command that repeats it; progress goes to
 //! stderr. Exit codes: 0 when all is well, 1 when something did not hold, 2 for wrong usage.
 
+mod arguments;
 mod log;
 mod many;
 mod mutants;
@@ -14,15 +15,13 @@ mod shrink;
 mod swarm;
 mod table;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use output::say;
+use clap::{Parser, Subcommand};
 
-use crate::plan::{Calls, Network, Plan};
+use self::arguments::Verdict;
+use self::output::say;
 use crate::scenario;
-use crate::span::Span;
 
 /// Deterministic simulations of a rationd fleet.
 #[derive(Debug, Parser)]
@@ -54,42 +53,6 @@ enum Command {
     Schema,
 }
 
-/// What many subcommands take.
-#[derive(Debug, Args)]
-struct Common {
-    /// Runs at a time.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    jobs: u16,
-    /// Write summary.json and index.html into this directory.
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
-    #[command(flatten)]
-    travel: Travel,
-}
-
-/// How calls travel.
-#[derive(Debug, Args)]
-struct Travel {
-    /// Calls travel in order on connections, whatever the plans say.
-    #[arg(long)]
-    streams: bool,
-}
-
-impl Travel {
-    /// A plan as it is to be run.
-    fn adapt(&self, plan: Plan) -> Plan {
-        let calls = if self.streams { Calls::Streams } else { plan.network.calls };
-        Plan { network: Network { calls, ..plan.network }, ..plan }
-    }
-}
-
-/// How a subcommand ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    Bad,
-}
-
 /// Does what the command line says.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -115,18 +78,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-impl Verdict {
-    /// The verdict over so many runs that did not hold.
-    fn of(bad: u64) -> Self {
-        if bad == 0 { Self::Good } else { Self::Bad }
-    }
-}
-
-/// `value_parser` for spans.
-fn span(text: &str) -> Result<Span, String> {
-    text.parse()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! | [`random`], [`maps`] | streams of randomness from a seed; maps that repeat themselves |
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
-//! | [`limiter`], [`shards`], [`baseline`] | what decides in a node: the shipped core, several of it, or something to compare it with |
+//! | [`limiter`], [`shards`], [`baseline`], [`brain`] | what decides in a node: the shipped core, several of it, or something to compare it with |
 //! | [`observe`], [`frames`] | what can be seen of a run; frames of gossip, and what is read in them |
 //! | [`checkers`] | what must hold in every run |
 //! | [`ledger`], [`series`] | figures of a run, whole and over time |
@@ -23,6 +23,7 @@
 //! | [`cli`] | the command line |
 
 pub mod baseline;
+pub mod brain;
 pub mod checkers;
 pub mod cli;
 pub mod earlier;

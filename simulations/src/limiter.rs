@@ -17,10 +17,7 @@ use rationd::core::shard::{AskOutcome, Effect, Outcome, Request, Settings, Shard
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{PeerIndex, Usage};
 
-use crate::baseline::{Leasing, Split};
 use crate::observe::Balance;
-use crate::plan::Brain;
-use crate::shards::Shards;
 
 /// Decides for one daemon.
 pub trait Limiter {
@@ -131,17 +128,6 @@ pub struct Start {
     pub clock: (Instant, Timestamp),
     /// Shards of the shipped core that share its keys. A baseline has one.
     pub shards: u32,
-}
-
-/// The decider of that kind.
-#[must_use]
-pub fn limiter(brain: Brain, start: Start) -> Box<dyn Limiter> {
-    match brain {
-        Brain::Rationd if start.shards > 1 => Box::new(Shards::new(&start)),
-        Brain::Rationd => Box::new(Shard::new(start.settings, start.seed, start.first_id, 1, start.clock)),
-        Brain::Split => Box::new(Split::new(start.clock)),
-        _ => Box::new(Leasing::new(brain, &start)),
-    }
 }
 
 impl Limiter for Shard {

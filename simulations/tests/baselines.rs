@@ -12,7 +12,8 @@ use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings};
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
-use simulations::limiter::{Limiter, Start, limiter};
+use simulations::brain::limiter;
+use simulations::limiter::{Limiter, Start};
 use simulations::observe::Balance;
 use simulations::plan::Brain;
 

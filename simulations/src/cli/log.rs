@@ -6,9 +6,9 @@ use clap::Args;
 use rationd::core::ask::Answer;
 use rationd::core::call::{Acquire, Call, Grant, Op};
 
+use super::arguments::{Travel, Verdict};
 use super::output::say;
 use super::run::plan_of;
-use super::{Travel, Verdict};
 use crate::lua::Scripts;
 use crate::observe::{Moment, Observer, Seen, Topic};
 use crate::world::{self, Watch, World};

@@ -15,7 +15,7 @@ use std::thread;
 use anyhow::Context;
 use clap::Args;
 
-use super::Verdict;
+use super::arguments::Verdict;
 use super::progress::Progress;
 use super::runner::Runner;
 use crate::mutants::{self, Bug};

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::arguments::{Common, Verdict};
 use super::many::{Many, longest_first};
 use super::output::say;
 use super::progress::Progress;
 use super::runner::Runner;
-use super::{Common, Verdict};
 use crate::ledger::percent;
 use crate::outcome::{Outcome, sentence};
 use crate::plan::Plan;

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
+use super::arguments::{Travel, Verdict};
 use super::output::say;
 use super::progress::Progress;
 use super::run::plan_of;
 use super::runner::Runner;
-use super::{Travel, Verdict};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::run::Detail;

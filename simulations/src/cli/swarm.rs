@@ -8,11 +8,12 @@ use std::{fs, thread};
 use clap::Args;
 use rationd::clock::Clock;
 
+use super::arguments::{Common, Verdict, span};
 use super::many::Many;
 use super::output::say;
 use super::progress::Progress;
 use super::runner::Runner;
-use super::{Common, Verdict, shrink, span};
+use super::shrink;
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::run::Detail;

@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
+use super::arguments::{Common, Verdict};
 use super::many::{Many, longest_last};
 use super::output::say;
 use super::progress::Progress;
-use super::{Common, Verdict, run};
+use super::run;
 use crate::ledger::{Figures, Measured, thousandths};
 use crate::outcome::Outcome;
 use crate::plan::{Brain, Expect, Plan};
