@@ -2,13 +2,14 @@
 //! everywhere, so they are read once.
 
 use std::cell::OnceCell;
+use std::rc::Rc;
 
 use rationd::core::usage::Usage;
 use rationd::wire::digest::{self, BadDigest};
 
-/// What one node tells all others in a round.
-#[derive(Debug)]
-pub struct Frames(Vec<Frame>);
+/// What one node tells all others in a round: all of them have the same.
+#[derive(Clone, Debug)]
+pub struct Frames(Rc<[Frame]>);
 
 /// One of them.
 #[derive(Debug)]

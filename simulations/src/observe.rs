@@ -2,6 +2,7 @@
 //! change anything.
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rationd::core::ask::{Answer, Ask};
@@ -120,9 +121,9 @@ pub struct Balance {
 
 /// What a script found in a key's hash and left there, as far as it concerns the node that asked.
 #[derive(Clone, Debug, Default)]
-pub struct Ran<'a> {
+pub struct Ran {
     /// The node's name.
-    pub node: &'a str,
+    pub node: Rc<str>,
     /// What it found, and what it left.
     pub hash: [Option<Excerpt>; 2],
     /// It deleted the hash.
@@ -197,7 +198,7 @@ pub enum Seen<'a> {
         /// By a server that is not the owner any more: what it lends may be lent again.
         stale: bool,
         /// What it did to the key's hash.
-        ran: &'a Ran<'a>,
+        ran: &'a Ran,
     },
     /// A script was rehearsed: no node asked, and nothing else goes by its answer.
     Rehearsed {

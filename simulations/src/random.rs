@@ -56,15 +56,15 @@ impl Random {
         let zeros = u64::from(bits.leading_zeros());
         let mut mantissa = (bits << zeros) >> 32; // [1, 2) as 1.31: its square fits
         let mut log = 0_u64;
-        for place in 1..=16 {
-            mantissa = (mantissa * mantissa) >> 31;
-            if mantissa >> 32 > 0 {
-                mantissa >>= 1;
-                log |= 1 << (32 - place);
-            }
+        for _ in 0..16 {
+            mantissa = mantissa.wrapping_mul(mantissa) >> 31;
+            // Each bit is even odds, so a branch on it would be guessed wrong every other time.
+            let bit = mantissa >> 32 & 1;
+            mantissa >>= bit;
+            log = log << 1 | bit;
         }
         const LN2: u128 = 2_977_044_472; // ln(2) * 2^32
-        let negative_log2 = ((1 + zeros) << 32) - log;
+        let negative_log2 = ((1 + zeros) << 32) - (log << 16);
         ((((u128::from(negative_log2) * LN2) >> 32) * u128::from(mean)) >> 32) as u64 // below 45 * mean
     }
 }

@@ -179,14 +179,22 @@ fn counter(limit: &Limit, [used, prev, at]: [u64; 3]) -> Counter {
 
 /// Parses at least `least` numbers, and at most as many as `list` has room for.
 fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
-    let mut count = 0;
-    for word in text.split(|byte| *byte == b' ') {
-        let digits = !word.is_empty() && word.len() <= 16 && word.iter().all(u8::is_ascii_digit);
-        let number = word.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0')));
-        *list.get_mut(count).filter(|_| digits)? = number;
-        count += 1;
+    let (mut count, mut number, mut digits) = (0, 0, 0);
+    for byte in text {
+        match byte {
+            b'0'..=b'9' if digits < 16 => {
+                number = number * 10 + u64::from(byte - b'0');
+                digits += 1;
+            }
+            b' ' if digits > 0 => {
+                *list.get_mut(count)? = number;
+                (count, number, digits) = (count + 1, 0, 0);
+            }
+            _ => return None,
+        }
     }
-    (count >= least).then_some(())
+    *list.get_mut(count).filter(|_| digits > 0)? = number;
+    (count + 1 >= least).then_some(())
 }
 
 /// Parses a record in one of its binary forms: the census period as digits, and behind a colon numbers of seven bytes each,

@@ -282,7 +282,7 @@ impl Bucket {
         kept.iter_mut().map(|account| account.freed(call, grant)).max().unwrap_or(0)
     }
 
-    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran<'_>) {
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran) {
         let kept = counted(call, grant, ran);
         let known = self.lent.get(&(key, node)).filter(|accounts| !accounts.unsure);
         let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
@@ -336,9 +336,9 @@ impl Bucket {
     }
 
     /// The store has dropped the records of some nodes, or of all.
-    fn drop_records(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran<'_>) {
-        if !self.names.contains_key(ran.node) {
-            self.names.insert(ran.node.to_owned(), node);
+    fn drop_records(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran) {
+        if !self.names.contains_key(&*ran.node) {
+            self.names.insert(ran.node.to_string(), node);
         }
         let dropped = ran.dropped.iter().filter_map(|(record, _)| self.names.get(record.strip_prefix(RECORD)?));
         for of in dropped {
@@ -374,7 +374,7 @@ fn level(shown: &Shown) -> i128 {
 }
 
 /// The call as it counts: where nodes are silent, or were lately, what it reports as spent counts as spent now.
-fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran<'_>) -> Call {
+fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran) -> Call {
     let hash = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier);
     let is_late = hash.is_some_and(|hash| hash.silence(limit, grant.now).2);
     let mut call = call.clone();
@@ -385,7 +385,7 @@ fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran<'_>) -> Call {
 }
 
 /// What is charged for nodes that are silent, and what the node that calls says that it owes.
-fn silence(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran<'_>) -> i128 {
+fn silence(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran) -> i128 {
     let Some(hash) = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier) else { return 0 };
     let (charge, tokens, _) = hash.silence(limit, grant.now);
     let owes = match call.op {

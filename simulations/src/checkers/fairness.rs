@@ -287,7 +287,7 @@ impl Fairness {
     }
 
     /// The store lent some.
-    fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant, ran: &Ran<'_>) {
+    fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant, ran: &Ran) {
         let [limit] = &call.rule.limits[..] else { return };
         if SHAPES.when(!matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)) || grant.replayed {
             return;

@@ -83,7 +83,7 @@ use crate::plan::{Plan, What};
 
 /// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it. Scripts of the build
 /// before know of none of that.
-fn counted(call: &Call, grant: &Grant, ran: &Ran<'_>) -> Grant {
+fn counted(call: &Call, grant: &Grant, ran: &Ran) -> Grant {
     let mut grant = *grant;
     if let (true, Some(hash)) = (call.sets_aside() && !ran.is_earlier, &ran.hash[1]) {
         let counter = &mut grant.counters[0];

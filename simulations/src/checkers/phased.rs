@@ -118,6 +118,8 @@ pub(super) struct Phased<C> {
     leaps: bool,
     busy: u64,
     clocks: Numbered<Clock>,
+    /// Another clock has counted some key at once.
+    has_leapt: bool,
     found: Vec<Violation>,
 }
 
@@ -169,6 +171,7 @@ impl<C: Checker> Phased<C> {
             leaps: false,
             busy: SAME,
             clocks: Numbered::default(),
+            has_leapt: false,
             found: Vec::new(),
         };
         phased.agree(setting)
@@ -215,6 +218,7 @@ impl<C: Checker> Phased<C> {
             // One that is further back comes by the windows of all before once more.
             let again = if behind < ahead { behind } else { 0 };
             *clock = Clock { skew: Some(skew), leaps: clock.leaps + 1, since: clock.since.max(moment.at + again) };
+            self.has_leapt = true;
         }
     }
 
@@ -227,32 +231,14 @@ impl<C: Checker> Phased<C> {
         }
     }
 
-    /// The key that something is about, and its clock, if that shows.
-    fn key(&mut self, moment: Moment, seen: &Seen<'_>) -> Option<u32> {
-        let key = match seen {
-            Seen::Asked(request)
-            | Seen::Orphaned(request)
-            | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => request.key,
-            Seen::Answered { request, store, .. } => {
-                self.follow(moment, request.key, store.0, 0);
-                request.key
-            }
-            Seen::Executed { key, grant, stale: false, .. } => {
-                self.follow(moment, *key, grant.now.0, self.busy);
-                *key
-            }
-            Seen::Census { key, store, .. } => {
-                self.follow(moment, *key, store.0, 0);
-                *key
-            }
-            Seen::Executed { key, .. }
-            | Seen::Called { key, .. }
-            | Seen::Settled { key, .. }
-            | Seen::Undone { key, .. }
-            | Seen::Lost { key, .. } => *key,
-            _ => return None,
-        };
-        Some(key)
+    /// Something may show the clock that counts a key.
+    fn look_at_clock(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Answered { request, store, .. } => self.follow(moment, request.key, store.0, 0),
+            Seen::Executed { key, grant, stale: false, .. } => self.follow(moment, *key, grant.now.0, self.busy),
+            Seen::Census { key, store, .. } => self.follow(moment, *key, store.0, 0),
+            _ => {}
+        }
     }
 
     /// The policy of a key, once it is known.
@@ -276,8 +262,10 @@ impl<C: Checker> Phased<C> {
 impl<C: Checker> Phased<C> {
     fn see_plain(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.plain.see(moment, seen);
-        self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
-        self.taken = self.plain.violations().len();
+        if self.plain.violations().len() > self.taken {
+            self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
+            self.taken = self.plain.violations().len();
+        }
     }
 
     /// A key that other clocks have counted until then, so many of them one after another.
@@ -317,13 +305,37 @@ impl<C: Checker> Later<C> {
     }
 }
 
+/// The key that something is about, of which checkers are kept apart.
+fn key(seen: &Seen<'_>) -> Option<u32> {
+    match seen {
+        Seen::Asked(request)
+        | Seen::Answered { request, .. }
+        | Seen::Orphaned(request)
+        | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => Some(request.key),
+        Seen::Executed { key, .. }
+        | Seen::Called { key, .. }
+        | Seen::Settled { key, .. }
+        | Seen::Census { key, .. }
+        | Seen::Undone { key, .. }
+        | Seen::Lost { key, .. } => Some(*key),
+        _ => None,
+    }
+}
+
 impl<C: Checker> Observer for Phased<C> {
     fn minds(&self, topic: Topic) -> bool {
         self.plain.minds(topic)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        let key = self.key(moment, seen);
+        if self.leaps {
+            self.look_at_clock(moment, seen);
+        }
+        // As mostly: no limits change, and no clock has leapt.
+        if self.is_steady && !self.has_leapt && self.later.is_empty() {
+            return self.see_plain(moment, seen);
+        }
+        let key = key(seen);
         let clock = key.and_then(|key| self.clocks.get(key)).filter(|clock| self.leaps && clock.leaps > 0);
         if let (Some(key), Some((leaps, since))) = (key, clock.map(|clock| (clock.leaps, clock.since))) {
             return self.see_again(moment, seen, key, leaps, since);

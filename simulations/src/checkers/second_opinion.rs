@@ -63,7 +63,7 @@ impl SecondOpinion {
     }
 
     /// What the memory store has to say against what a script answered and left.
-    fn objection(&mut self, call: &Call, grant: &Grant, ran: &Ran<'_>) -> Option<String> {
+    fn objection(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         if let Some(stray) = &ran.stray {
             return Some(format!("beside its fields: {stray}"));
         }
@@ -75,16 +75,16 @@ impl SecondOpinion {
         };
         let call = &if ran.is_earlier && call.sets_aside() { plain(call) } else { call.clone() };
         let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
-        store.put(call.digest, ran.node, limits, before.as_ref());
-        let own = match store.call(grant.now, ran.node, call) {
+        store.put(call.digest, &ran.node, limits, before.as_ref());
+        let own = match store.call(grant.now, &ran.node, call) {
             Ok(own) => own,
             Err(error) => return Some(format!("the memory store refuses: {error:?}")),
         };
         if own != *grant {
             return Some(format!("the script answered {grant:?}, the memory store {own:?}"));
         }
-        let left = store.excerpt(call.digest, ran.node, limits);
-        store.put(call.digest, ran.node, limits, None);
+        let left = store.excerpt(call.digest, &ran.node, limits);
+        store.put(call.digest, &ran.node, limits, None);
         let is_life_excused =
             |script: Excerpt| LIFE.when(ran.is_earlier && left.is_some_and(|left| script.says_as(&left)));
         if !is_same(before.as_ref(), *after, left) && !after.is_some_and(is_life_excused) {
@@ -126,7 +126,7 @@ impl Observer for SecondOpinion {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let (objection, key, node, call, before) = match *seen {
             Seen::Executed { key, call, grant, ran, .. } => {
-                (self.objection(call, grant, ran), key, ran.node, call, ran.hash[0].as_ref())
+                (self.objection(call, grant, ran), key, &*ran.node, call, ran.hash[0].as_ref())
             }
             Seen::Rehearsed { node, now, call, grant } => (self.rehearsed(now, node, call, grant), 0, node, call, None),
             _ => return,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
-    fn found(but: impl FnOnce(&mut Grant, &mut Ran<'_>)) -> usize {
+    fn found(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
         let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
         let until = Timestamp::NONE;
@@ -180,14 +180,14 @@ mod tests {
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
         left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
-        let mut ran = Ran { node: "n", hash: [None, Some(left)], ..Ran::default() };
+        let mut ran = Ran { node: "n".into(), hash: [None, Some(left)], ..Ran::default() };
         but(&mut grant, &mut ran);
         let (call, grant, ran) = (&call, &grant, &ran);
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran };
         see(&mut SecondOpinion::default(), &seen)
     }
 
-    fn left<'a>(ran: &'a mut Ran<'_>) -> &'a mut Excerpt {
+    fn left<'a>(ran: &'a mut Ran) -> &'a mut Excerpt {
         ran.hash[1].as_mut().expect("a key")
     }
 
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn of_the_build_before_the_life_of_a_key_is_not_compared() {
-        let lives_longer = |ran: &mut Ran<'_>| left(ran).expires.0 += 1_000;
-        let found_of_earlier = |but: fn(&mut Ran<'_>)| {
+        let lives_longer = |ran: &mut Ran| left(ran).expires.0 += 1_000;
+        let found_of_earlier = |but: fn(&mut Ran)| {
             found(|_, ran| {
                 lives_longer(ran);
                 ran.is_earlier = true;

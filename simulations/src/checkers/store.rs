@@ -235,7 +235,7 @@ impl Store {
     }
 
     /// The owner has dropped the records of some nodes.
-    fn drop_records(&mut self, key: u32, ran: &Ran<'_>) {
+    fn drop_records(&mut self, key: u32, ran: &Ran) {
         for (record, _) in &ran.dropped {
             if let Some(orders) = record
                 .strip_prefix(RECORD)
@@ -357,8 +357,8 @@ impl Observer for Store {
             }
             Seen::Undone { key, .. } => self.forget(*key, false),
             Seen::Executed { node, key, call, grant, ran, .. } => {
-                if !self.names.contains_key(ran.node) {
-                    self.names.insert(ran.node.to_owned(), *node);
+                if !self.names.contains_key(&*ran.node) {
+                    self.names.insert(ran.node.to_string(), *node);
                 }
                 self.executed(moment, *node, *key, call, &counted(call, grant, ran));
                 self.remember(*node, *key, call, grant, false);

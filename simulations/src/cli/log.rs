@@ -46,7 +46,7 @@ impl Log {
         }
         let setting = world::setting(&plan).map_err(anyhow::Error::msg)?;
         let (mut printer, mut scripts) = (Printer { key: self.key, node: self.node }, Scripts::new());
-        World::new(&setting, &mut scripts, Watch::new(vec![&mut printer])).run();
+        World::new(&setting, &mut scripts, Watch::new(vec![&mut printer]).at_once()).run();
         Ok(Verdict::Good)
     }
 }

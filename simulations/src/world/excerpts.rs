@@ -1,6 +1,8 @@
 //! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
 //! that was written beside. For the second opinion; decides nothing.
 
+use std::rc::Rc;
+
 use rationd::core::call::{Call, Op};
 use rationd::core::time::Timestamp;
 use rationd::store::excerpt::{Excerpt, field, field_of_node};
@@ -11,7 +13,7 @@ use crate::observe::Ran;
 /// A look at the hash that a call is about.
 pub(super) struct Look<'a> {
     key: &'a str,
-    node: &'a str,
+    node: &'a Rc<str>,
     /// The field of its record.
     record: Vec<u8>,
     now: u64,
@@ -23,7 +25,7 @@ pub(super) struct Look<'a> {
 
 impl<'a> Look<'a> {
     /// Looks before the script runs, at this time of the server's clock.
-    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a str, now: u64, call: &'a Call) -> Self {
+    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a Rc<str>, now: u64, call: &'a Call) -> Self {
         let (record, mark, was_there) = (field_of_node(node), keyspace.mark(), keyspace.look(key, now).is_some());
         let look = Self { key, node, record, now, call, mark, was_there, before: Ok(None) };
         Self { before: look.read(keyspace), ..look }
@@ -39,8 +41,8 @@ impl<'a> Look<'a> {
     }
 
     /// Looks again after it.
-    pub(super) fn after(self, keyspace: &Keyspace) -> Ran<'a> {
-        let mut ran = Ran { node: self.node, ..Ran::default() };
+    pub(super) fn after(self, keyspace: &Keyspace) -> Ran {
+        let mut ran = Ran { node: self.node.clone(), ..Ran::default() };
         if matches!(self.call.op, Op::Occupy(_)) {
             // Slots are in fields of their own, which no excerpt is of.
             return ran;
@@ -75,7 +77,7 @@ impl<'a> Look<'a> {
     }
 
     /// Takes note of one that is not.
-    fn beside(&self, ran: &mut Ran<'_>, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
+    fn beside(&self, ran: &mut Ran, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let asked =

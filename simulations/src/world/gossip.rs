@@ -5,7 +5,6 @@
 //! product's.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rationd::core::fleet::{FleetTracker, FleetView};
@@ -155,7 +154,7 @@ impl World<'_> {
                 known.last = self.now;
                 known.leaving = other.phase == Phase::Leaving;
                 if known.joined.is_none() && known.first + plan.join.0 <= self.now && !known.leaving {
-                    let name: Arc<str> = other.name.as_str().into();
+                    let name: Arc<str> = other.name.as_ref().into();
                     known.joined = Some(circle.roster.joined(now, &name, other.incarnation));
                 }
             }
@@ -165,7 +164,7 @@ impl World<'_> {
         circle.others.retain(|(index, incarnation), other| {
             let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
             if gone && other.joined.is_some() {
-                let name: Arc<str> = nodes[*index as usize].name.as_str().into();
+                let name: Arc<str> = nodes[*index as usize].name.as_ref().into();
                 roster.left(now, &name, *incarnation, other.leaving);
             }
             !gone
@@ -210,7 +209,7 @@ impl World<'_> {
         }
         place.circle.told = self.now;
         let incarnation = place.incarnation;
-        let frames: Vec<_> = build.encode(usage).into_iter().map(|frame| Rc::new(Frames::new(vec![frame]))).collect();
+        let frames: Vec<_> = build.encode(usage).into_iter().map(|frame| Frames::new(vec![frame])).collect();
         let joined: Vec<_> =
             place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
         for (to, life) in joined {
@@ -238,7 +237,7 @@ impl World<'_> {
             return;
         }
         let build = self.grapevine.build_of(told.to);
-        let name: Arc<str> = self.nodes[told.from as usize].name.as_str().into();
+        let name: Arc<str> = self.nodes[told.from as usize].name.as_ref().into();
         let place = &mut self.nodes[told.to as usize];
         if place.incarnation != told.incarnation || !place.is_there() {
             return;
@@ -289,6 +288,6 @@ pub(super) struct Told {
     pub(super) life: u64,
     pub(super) to: u32,
     pub(super) incarnation: u64,
-    pub(super) frames: Rc<Frames>,
+    pub(super) frames: Frames,
     pub(super) lies: bool,
 }

@@ -21,6 +21,7 @@
 //! | `census.rs` | a key counted everywhere at once |
 //! | `rehearsal.rs` | slots in flight, counted without nodes |
 //! | `prober.rs` | the last questions, one client at a time |
+//! | `watch.rs` | who looks, and is told |
 
 mod asks;
 mod build;
@@ -48,6 +49,7 @@ mod rules;
 mod service;
 mod several;
 mod stream;
+mod watch;
 
 use std::sync::Arc;
 
@@ -71,9 +73,10 @@ use self::rules::rule;
 pub use self::rules::setting;
 use self::several::{Groups, Item};
 use self::stream::Streams;
+pub use self::watch::Watch;
 use crate::lua::Scripts;
-use crate::maps::{Map, Set};
-use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
+use crate::maps::Map;
+use crate::observe::{Kind, Moment, Request, Seen, Setting};
 use crate::plan::{self, Plan};
 use crate::random::Random;
 use crate::trace::Trace;
@@ -83,51 +86,6 @@ const AUDIT: u64 = 100_000;
 
 /// The prober has its answers long before.
 const LONGEST_PROBE: u64 = 600_000_000;
-
-/// Who looks at the run.
-pub struct Watch<'a> {
-    /// Checkers, ledger and series.
-    observers: Vec<&'a mut dyn Observer>,
-    /// The places of those who are told: of what has no topic, and of each topic.
-    told: [Vec<usize>; 5],
-    /// Those of them who mind permits.
-    told_of_permits: [Vec<usize>; 5],
-    /// The hash of all that happened.
-    trace: Trace,
-    /// Keys of concurrent limits.
-    in_flight: Set<u32>,
-}
-
-impl<'a> Watch<'a> {
-    /// These look, and a trace is taken.
-    #[must_use]
-    pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
-        let who = |minds: &dyn Fn(&dyn Observer) -> bool| {
-            (0..observers.len()).filter(|place| minds(&*observers[*place])).collect::<Vec<_>>()
-        };
-        let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told), Some(Topic::Picked)];
-        let minds = |one: &dyn Observer, topic: Option<Topic>| topic.is_none_or(|topic| one.minds(topic));
-        let told = topics.map(|topic| who(&|one| minds(one, topic)));
-        let told_of_permits = topics.map(|topic| who(&|one| minds(one, topic) && one.minds(Topic::Permits)));
-        Self { observers, told, told_of_permits, trace: Trace::default(), in_flight: Set::default() }
-    }
-
-    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        self.trace.see(moment, seen);
-        let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
-        let told = if of_permits { &self.told_of_permits } else { &self.told };
-        let place = match seen.topic() {
-            None | Some(Topic::Permits) => 0,
-            Some(Topic::Asked) => 1,
-            Some(Topic::Audit) => 2,
-            Some(Topic::Told) => 3,
-            Some(Topic::Picked) => 4,
-        };
-        for place in &told[place] {
-            self.observers[*place].see(moment, seen);
-        }
-    }
-}
 
 /// A fleet, a cluster, a network between them, and those who ask.
 pub struct World<'a> {

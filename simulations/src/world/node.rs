@@ -1,6 +1,7 @@
 //! A daemon: the shipped core (or a baseline), its clock, its policies, and who waits for an answer.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rationd::core::holds::Holds;
@@ -35,7 +36,7 @@ pub(super) enum Phase {
 
 /// One daemon.
 pub(super) struct Node {
-    pub(super) name: String,
+    pub(super) name: Rc<str>,
     pub(super) phase: Phase,
     pub(super) incarnation: u64,
     pub(super) limiter: Box<dyn Limiter>,
@@ -72,7 +73,7 @@ impl Node {
         let shown = Timestamp(exact.0.saturating_add_signed(wall));
         let limiter = decider(plan, random.bits(), (clock.local(now), shown));
         Self {
-            name: format!("n{index}"),
+            name: format!("n{index}").into(),
             phase: Phase::Up,
             incarnation,
             limiter,

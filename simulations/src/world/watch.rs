@@ -1,0 +1,193 @@
+//! Who looks at the run, and what they are told.
+//!
+//! Checkers are many, and the code of all of them is larger than what a processor keeps at hand. So they are not told of
+//! each thing when it happens: the watch keeps some, and then tells one observer after the other all of them. That is no
+//! less than before, and in the same order to each, because no observer changes anything, and none knows of another.
+
+use std::mem;
+use std::sync::Arc;
+
+use rationd::core::call::{Call, Grant};
+use rationd::core::decision::Decision;
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
+use rationd::core::usage::Usage;
+
+use crate::frames::Frames;
+use crate::maps::Set;
+use crate::observe::{Balance, Moment, Observer, Ran, Request, Seen, Topic};
+use crate::trace::Trace;
+
+/// How many things are kept before all are told.
+const BATCH: usize = 64;
+
+/// Who looks at the run.
+pub struct Watch<'a> {
+    /// Checkers, ledger and series; and a bit for each [`place`] of what they are told.
+    observers: Vec<(u32, &'a mut dyn Observer)>,
+    /// What they are to be told, the [`place`] of each, and how many of it are kept at most.
+    kept: Vec<(Moment, u32, Kept)>,
+    batch: usize,
+    /// The hash of all that happened.
+    pub(super) trace: Trace,
+    /// Keys of concurrent limits.
+    pub(super) in_flight: Set<u32>,
+}
+
+/// Something that happened often, with all that it refers to.
+#[derive(Debug)]
+enum Kept {
+    Asked(Request),
+    Answered { request: Request, rule: Arc<Rule>, decision: Decision, parked: bool, store: Timestamp },
+    Executed(Box<Executed>),
+    Called { node: u32, key: u32, call: Box<Call>, sent: bool },
+    Settled(Box<Settled>),
+    Told { from: u32, to: u32, frames: Frames, lies: bool },
+    Picked { node: u32, usage: Vec<Usage>, lies: bool },
+    Audit { node: u32, balance: Balance, keys: u64, waiting: u64 },
+}
+
+/// See [`Seen::Executed`].
+#[derive(Debug)]
+struct Executed {
+    master: u32,
+    node: u32,
+    incarnation: u64,
+    key: u32,
+    call: Call,
+    grant: Grant,
+    stale: bool,
+    ran: Ran,
+}
+
+/// See [`Seen::Settled`].
+#[derive(Debug)]
+struct Settled {
+    node: u32,
+    incarnation: u64,
+    key: u32,
+    call: Call,
+    grant: Option<Grant>,
+}
+
+impl<'a> Watch<'a> {
+    /// These look, and a trace is taken.
+    #[must_use]
+    pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
+        let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
+        let (trace, in_flight) = (Trace::default(), Set::default());
+        Self { observers, kept: Vec::with_capacity(BATCH), batch: BATCH, trace, in_flight }
+    }
+
+    /// They are told of each thing before the next one happens, so that nothing is untold when a run panics.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        Self { batch: 1, ..self }
+    }
+
+    pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.trace.see(moment, seen);
+        let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
+        let place = place(seen.topic(), of_permits);
+        match Kept::of(seen) {
+            Some(kept) => {
+                self.kept.push((moment, place, kept));
+                if self.kept.len() >= self.batch {
+                    self.tell();
+                }
+            }
+            None => {
+                self.tell();
+                for (told, observer) in &mut self.observers {
+                    if *told & 1 << place != 0 {
+                        observer.see(moment, seen);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells what is kept.
+    fn tell(&mut self) {
+        let mut kept = mem::take(&mut self.kept);
+        let seen: Vec<_> = kept.iter().map(|(moment, place, kept)| (*moment, 1 << place, kept.seen())).collect();
+        for (told, observer) in &mut self.observers {
+            for (moment, place, seen) in &seen {
+                if *told & place != 0 {
+                    observer.see(*moment, seen);
+                }
+            }
+        }
+        drop(seen);
+        kept.clear();
+        self.kept = kept;
+    }
+}
+
+/// The place in the list of all topics, those about keys of concurrent limits behind the others.
+fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
+    let place = match topic {
+        None | Some(Topic::Permits) => 0,
+        Some(Topic::Asked) => 1,
+        Some(Topic::Audit) => 2,
+        Some(Topic::Told) => 3,
+        Some(Topic::Picked) => 4,
+    };
+    place + if of_permits { 5 } else { 0 }
+}
+
+/// What an observer is told: a bit for each place.
+fn told(observer: &dyn Observer) -> u32 {
+    let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told), Some(Topic::Picked)];
+    let minded = topics.into_iter().filter(|topic| topic.is_none_or(|topic| observer.minds(topic)));
+    let plain = minded.fold(0, |told, topic| told | 1 << place(topic, false));
+    plain | if observer.minds(Topic::Permits) { plain << place(None, true) } else { 0 }
+}
+
+impl Kept {
+    /// What happens often; the rest is told at once.
+    fn of(seen: &Seen<'_>) -> Option<Self> {
+        Some(match *seen {
+            Seen::Asked(request) => Self::Asked(*request),
+            Seen::Answered { request, rule, decision, parked, store } => {
+                Self::Answered { request: *request, rule: rule.clone(), decision: *decision, parked, store }
+            }
+            Seen::Executed { master, node, incarnation, key, call, grant, stale, ran } => {
+                let (call, grant, ran) = (call.clone(), *grant, ran.clone());
+                Self::Executed(Box::new(Executed { master, node, incarnation, key, call, grant, stale, ran }))
+            }
+            Seen::Called { node, key, call, sent } => Self::Called { node, key, call: Box::new(call.clone()), sent },
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                let (call, grant) = (call.clone(), grant.copied());
+                Self::Settled(Box::new(Settled { node, incarnation, key, call, grant }))
+            }
+            Seen::Told { from, to, frames, lies } => Self::Told { from, to, frames: frames.clone(), lies },
+            Seen::Picked { node, usage, lies } => Self::Picked { node, usage: usage.to_vec(), lies },
+            Seen::Audit { node, balance, keys, waiting } => Self::Audit { node, balance, keys, waiting },
+            _ => return None,
+        })
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        match self {
+            Self::Asked(request) => Seen::Asked(request),
+            Self::Answered { request, rule, decision, parked, store } => {
+                Seen::Answered { request, rule, decision, parked: *parked, store: *store }
+            }
+            Self::Executed(executed) => {
+                let Executed { master, node, incarnation, key, ref call, ref grant, stale, ref ran } = **executed;
+                Seen::Executed { master, node, incarnation, key, call, grant, stale, ran }
+            }
+            Self::Called { node, key, call, sent } => Seen::Called { node: *node, key: *key, call, sent: *sent },
+            Self::Settled(settled) => {
+                let Settled { node, incarnation, key, ref call, ref grant } = **settled;
+                Seen::Settled { node, incarnation, key, call, grant: grant.as_ref() }
+            }
+            Self::Told { from, to, frames, lies } => Seen::Told { from: *from, to: *to, frames, lies: *lies },
+            Self::Picked { node, usage, lies } => Seen::Picked { node: *node, usage, lies: *lies },
+            Self::Audit { node, balance, keys, waiting } => {
+                Seen::Audit { node: *node, balance: *balance, keys: *keys, waiting: *waiting }
+            }
+        }
+    }
+}
