@@ -5,36 +5,27 @@
 //! product's.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use rationd::core::fleet::{FleetTracker, FleetView};
-use rationd::core::key::Digest;
-use rationd::core::owners::{Candidate, OwnerName, name_hash};
-use rationd::core::time::Micros;
-use rationd::core::usage::{Count, PeerIndex, Usage};
-use rationd::wire::digest::most_entries;
+use rationd::core::fleet::FleetTracker;
+use rationd::core::usage::PeerIndex;
 
-use super::World;
 use super::build::Build;
-use super::event::Event;
-use super::node::Phase;
 use crate::frames::Frames;
-use crate::observe::Seen;
 use crate::plan::{Gossip, Lie};
 use crate::random::Random;
 
 /// How often a node without reports sends a sign of life.
-const HEARTBEAT: u64 = 1_000_000;
+pub(super) const HEARTBEAT: u64 = 1_000_000;
 
 /// The gossip network: partitions, malicious nodes, and nodes of another build.
 #[derive(Debug)]
 pub(super) struct Grapevine {
     pub(super) plan: Option<Gossip>,
-    random: Random,
+    pub(super) random: Random,
     /// By fault: these nodes are not heard by the others; and if the flag is set, they do not hear them either.
-    parts: Vec<(u32, Vec<u32>, bool)>,
-    liars: Vec<(u32, u32, Lie)>,
-    builds: Vec<(u32, Vec<u32>, Build)>,
+    pub(super) parts: Vec<(u32, Vec<u32>, bool)>,
+    pub(super) liars: Vec<(u32, u32, Lie)>,
+    pub(super) builds: Vec<(u32, Vec<u32>, Build)>,
     /// Bytes sent, for the figures.
     pub(super) bytes: u64,
 }
@@ -42,17 +33,17 @@ pub(super) struct Grapevine {
 /// What a node knows of the others.
 #[derive(Debug, Default)]
 pub(super) struct Circle {
-    roster: FleetTracker,
-    others: BTreeMap<(u32, u64), Other>,
-    told: u64,
+    pub(super) roster: FleetTracker,
+    pub(super) others: BTreeMap<(u32, u64), Other>,
+    pub(super) told: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Other {
-    first: u64,
-    last: u64,
-    joined: Option<PeerIndex>,
-    leaving: bool,
+pub(super) struct Other {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) joined: Option<PeerIndex>,
+    pub(super) leaving: bool,
 }
 
 impl Circle {
@@ -99,185 +90,12 @@ impl Grapevine {
         })
     }
 
-    fn lie_of(&self, node: u32) -> Option<Lie> {
+    pub(super) fn lie_of(&self, node: u32) -> Option<Lie> {
         self.liars.iter().find(|(_, liar, _)| *liar == node).map(|(_, _, lie)| *lie)
     }
 
     pub(super) fn build_of(&self, node: u32) -> Build {
         self.builds.iter().find(|(_, nodes, _)| nodes.contains(&node)).map_or(Build::Ours, |(.., build)| *build)
-    }
-}
-
-impl World<'_> {
-    /// A node's first round is at a random time within a tick.
-    pub(super) fn begin_rounds(&mut self, node: u32) {
-        let Some(plan) = self.grapevine.plan else { return };
-        let place = &mut self.nodes[node as usize];
-        place.limiter.handle_fleet(FleetView::UNKNOWN);
-        if self.now == 0 {
-            // Nodes that exist from the start have been there for long.
-            place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
-        }
-        let incarnation = place.incarnation;
-        let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
-        self.queue.push(at, Event::Round { node, incarnation });
-    }
-
-    /// One round of a node: it looks for other nodes, and sends reports.
-    pub(super) fn round(&mut self, node: u32, incarnation: u64) {
-        let Some(plan) = self.grapevine.plan else { return };
-        let place = &self.nodes[node as usize];
-        if place.incarnation != incarnation || !place.is_there() {
-            return;
-        }
-        let next = self.now.max(self.thaws_at(node)) + plan.tick.0.max(1);
-        self.queue.push(next, Event::Round { node, incarnation });
-        if self.thaws_at(node) > self.now {
-            return;
-        }
-        self.look_around(node, plan);
-        self.talk(node);
-    }
-
-    /// The model of a membership protocol: a node becomes known some time after it can be heard, and is given up some
-    /// time after it was last heard. A node that leaves announces it. That a node lives is no report: the tracker has
-    /// heard a peer when its reports come, as in the daemon.
-    fn look_around(&mut self, node: u32, plan: Gossip) {
-        let mut circle = std::mem::take(&mut self.nodes[node as usize].circle);
-        let now = self.nodes[node as usize].clock.local(self.now);
-        for (index, other) in self.nodes.iter().enumerate() {
-            let index = index as u32;
-            let heard = index != node && other.is_there() && other.frozen_until <= self.now;
-            if heard && self.grapevine.reaches(index, node) {
-                let fresh = Other { first: self.now, last: self.now, joined: None, leaving: false };
-                let known = circle.others.entry((index, other.incarnation)).or_insert(fresh);
-                known.last = self.now;
-                known.leaving = other.phase == Phase::Leaving;
-                if known.joined.is_none() && known.first + plan.join.0 <= self.now && !known.leaving {
-                    let name: Arc<str> = other.name.as_ref().into();
-                    known.joined = Some(circle.roster.joined(now, &name, other.incarnation));
-                }
-            }
-        }
-        let (at, nodes) = (self.now, &self.nodes);
-        let roster = &mut circle.roster;
-        circle.others.retain(|(index, incarnation), other| {
-            let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
-            if gone && other.joined.is_some() {
-                let name: Arc<str> = nodes[*index as usize].name.as_ref().into();
-                roster.left(now, &name, *incarnation, other.leaving);
-            }
-            !gone
-        });
-        let view = circle.roster.view(now, plan.tick.micros());
-        let name = |index: u32| OwnerName { hash: name_hash(&self.nodes[index as usize].name), is_always: false };
-        let own = name(node);
-        let there = circle.others.iter().filter(|(_, other)| self.plan.daemon.owners && !other.leaving);
-        let candidate = |((index, _), other): (&(u32, u64), &Other)| {
-            other.joined.map(|peer| Candidate { peer, name: name(*index) })
-        };
-        let candidates: Vec<Candidate> = there.filter_map(candidate).collect();
-        let place = &mut self.nodes[node as usize];
-        place.circle = circle;
-        place.limiter.handle_fleet(view);
-        if self.plan.daemon.owners {
-            place.limiter.handle_owners(own, &candidates);
-        }
-    }
-
-    /// Sends reports to all live nodes: as much as the daemon's bound of bytes allows per round, and everything when
-    /// the node leaves.
-    pub(super) fn talk(&mut self, node: u32) {
-        let Some(plan) = self.grapevine.plan else { return };
-        let place = &mut self.nodes[node as usize];
-        let now = place.clock.local(self.now);
-        let peers = place.circle.others.values().filter(|other| other.joined.is_some()).count() as u64;
-        let leaves = place.phase == Phase::Leaving || peers == 0;
-        let most = if leaves { usize::MAX } else { most_entries(peers, plan.tick.micros()) };
-        let mut usage = Vec::new();
-        place.limiter.drain_usage(now, most, &mut usage);
-        let lie = self.grapevine.lie_of(node);
-        if let Some(lie) = lie {
-            usage = self.lies(lie);
-        }
-        let moment = self.moment();
-        self.watch.see(moment, &Seen::Picked { node, usage: &usage, lies: lie.is_some() });
-        let build = self.grapevine.build_of(node);
-        let place = &mut self.nodes[node as usize];
-        if usage.is_empty() && self.now < place.circle.told + HEARTBEAT {
-            return;
-        }
-        place.circle.told = self.now;
-        let incarnation = place.incarnation;
-        let frames: Vec<_> = build.encode(usage).into_iter().map(|frame| Frames::new(vec![frame])).collect();
-        let joined: Vec<_> =
-            place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
-        for (to, life) in joined {
-            for frames in &frames {
-                self.grapevine.bytes += frames.len() as u64;
-                // A full queue at a peer has the same effect as a lost frame.
-                let arrivals = self.network.send_frame(self.now, &mut self.grapevine.random);
-                if !self.grapevine.reaches(node, to) {
-                    continue;
-                }
-                for at in arrivals.into_iter().flatten() {
-                    let (frames, lies) = (frames.clone(), lie.is_some());
-                    let told = Told { from: node, life: incarnation, to, incarnation: life, frames, lies };
-                    self.queue.push(at, Event::Told(Box::new(told)));
-                }
-            }
-        }
-    }
-
-    /// A node receives reports of another one.
-    pub(super) fn told_of(&mut self, told: &Told) {
-        let thaws = self.thaws_at(told.to);
-        if thaws > self.now {
-            self.queue.push(thaws, Event::Told(Box::new(told.clone())));
-            return;
-        }
-        let build = self.grapevine.build_of(told.to);
-        let name: Arc<str> = self.nodes[told.from as usize].name.as_ref().into();
-        let place = &mut self.nodes[told.to as usize];
-        if place.incarnation != told.incarnation || !place.is_there() {
-            return;
-        }
-        let now = place.clock.local(self.now);
-        let Some(origin) = place.circle.roster.heard(now, &name, told.life) else { return };
-        for usage in told.frames.iter().flat_map(|frame| build.read(frame)) {
-            place.limiter.handle_usage(now, origin, &usage);
-        }
-        // Before what follows of it: somebody who waits may be denied by it at once.
-        let Told { from, to, ref frames, lies, .. } = *told;
-        let moment = self.moment();
-        self.watch.see(moment, &Seen::Told { from, to, frames, lies });
-        self.drain(to);
-    }
-
-    /// What a malicious node reports of every key.
-    fn lies(&mut self, lie: Lie) -> Vec<Usage> {
-        let store = self.cluster.exact(self.now);
-        let mut usage = Vec::new();
-        for key in 0..self.keys.len().min(64) as u32 {
-            let known = self.keys.get(key);
-            let (digest, rule): (Digest, _) = (known.digest, &self.first_rules[known.policy as usize]);
-            for (index, limit) in rule.limits.iter().enumerate() {
-                let start = store.0 / limit.period.0 * limit.period.0;
-                let window = match lie {
-                    Lie::Huge | Lie::Negative => start + limit.period.0,
-                    Lie::Stale => start.saturating_sub(100 * limit.period.0),
-                    Lie::Early => start + 1_000_000 * limit.period.0,
-                };
-                let count = match lie {
-                    Lie::Negative => Count { admitted: 0, refunded: u64::MAX },
-                    _ => Count { admitted: u64::MAX, refunded: 0 },
-                };
-                let window = rationd::core::time::Timestamp(window);
-                // A reported loss makes nodes that believe it ask the store once.
-                usage.push(Usage { digest, limit: index as u8, window, count, epoch: store.0 });
-            }
-        }
-        usage
     }
 }
 

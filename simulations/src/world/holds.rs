@@ -4,14 +4,10 @@
 //! ones ([`rationd::core::holds`]); their requests reach the node like any others. When a node is gone, its holds are
 //! lost, and their charges stay.
 
-use rationd::core::decision::{Decision, Verdict};
-use rationd::core::holds::{Charge, Settling, Step};
-use rationd::core::time::Micros;
+use rationd::core::holds::{Charge, Settling};
 
-use super::event::Event;
-use super::{Phase, World};
 use crate::maps::Map;
-use crate::observe::{Holding, Kind, Request, Seen};
+use crate::observe::Request;
 
 /// What a client will do with a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +25,21 @@ pub(super) struct Terms {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     /// The request with which it began.
-    hold: u64,
-    key: u32,
-    policy: u32,
+    pub(super) hold: u64,
+    pub(super) key: u32,
+    pub(super) policy: u32,
 }
 
 /// A request about a hold to one incarnation of a node.
 #[derive(Debug)]
 pub(super) struct Errand {
-    node: u32,
-    incarnation: u64,
-    what: What,
+    pub(super) node: u32,
+    pub(super) incarnation: u64,
+    pub(super) what: What,
 }
 
 #[derive(Debug)]
-enum What {
+pub(super) enum What {
     /// Settles the hold with this id to its actual cost.
     Settle { id: u64, actual: u64 },
     /// A step of settling.
@@ -52,7 +48,7 @@ enum What {
 
 /// The purpose of a request.
 #[derive(Debug)]
-enum Purpose {
+pub(super) enum Purpose {
     Begin(Terms),
     Settle(Held, Settling),
     GiveBack(Charge),
@@ -60,7 +56,7 @@ enum Purpose {
 
 /// Requests about holds, until they are answered.
 #[derive(Debug, Default)]
-pub(super) struct Holders(Map<u64, Purpose>);
+pub(super) struct Holders(pub(super) Map<u64, Purpose>);
 
 impl Holders {
     /// The check with this id begins a hold if it is admitted.
@@ -84,89 +80,5 @@ impl Holders {
     /// Whether no request is about a hold.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-impl World<'_> {
-    /// A request was answered that may be about a hold.
-    pub(super) fn concluded(&mut self, request: &Request, decision: &Decision) {
-        match self.holders.0.remove(&request.id) {
-            Some(Purpose::Begin(terms)) if decision.verdict == Verdict::Allow => self.hold(request, decision, terms),
-            Some(Purpose::Settle(held, mut settling)) => {
-                let place = &self.nodes[request.node as usize];
-                let rule = place.went_by.get(&request.key).unwrap_or(&place.rules[request.policy as usize]);
-                let step = settling.next(decision, Some(rule));
-                self.take_step(request.node, held, settling, step);
-            }
-            _ => {}
-        }
-    }
-
-    fn hold(&mut self, request: &Request, decision: &Decision, terms: Terms) {
-        let Request { id: hold, node, key, policy, cost, .. } = *request;
-        let place = &mut self.nodes[node as usize];
-        let (now, incarnation) = (place.clock.local(self.now), place.incarnation);
-        if !place.holds.has_room(now) {
-            return;
-        }
-        let ends = now + Micros(terms.ttl);
-        place.holds.keep(u128::from(hold), Charge::of(cost, decision), Held { hold, key, policy }, ends);
-        self.see(&Seen::Hold(hold, Holding::Kept { request, ttl: terms.ttl }));
-        for time in 0..terms.times {
-            let what = What::Settle { id: hold, actual: terms.actual };
-            let at = self.now + 1 + terms.after + time * terms.after / 4;
-            self.queue.push(at, Event::Errand(Box::new(Errand { node, incarnation, what })));
-        }
-    }
-
-    /// Asks a node about a hold, if it still runs.
-    pub(super) fn errand(&mut self, errand: Errand) {
-        let Errand { node, incarnation, ref what } = errand;
-        let place = &mut self.nodes[node as usize];
-        if place.incarnation != incarnation || place.phase != Phase::Up {
-            return;
-        }
-        if place.frozen_until > self.now {
-            return self.queue.push(place.frozen_until, Event::Errand(Box::new(errand)));
-        }
-        match *what {
-            What::Settle { id, actual } => self.settle_hold(node, id, actual),
-            What::Ask(request) => {
-                self.ask(request);
-            }
-        }
-    }
-
-    fn settle_hold(&mut self, node: u32, id: u64, actual: u64) {
-        let place = &mut self.nodes[node as usize];
-        let now = place.clock.local(self.now);
-        let Some((charge, held)) = place.holds.take(u128::from(id), now) else { return };
-        self.see(&Seen::Hold(held.hold, Holding::Settles { actual }));
-        let (settling, step) = Settling::begin(charge, actual);
-        self.take_step(node, held, settling, step);
-    }
-
-    fn take_step(&mut self, node: u32, held: Held, settling: Settling, step: Step) {
-        match step {
-            Step::Ask(cost) => {
-                let kind = if cost == 0 { Kind::Peek } else { Kind::Check };
-                self.ask_about(node, held, cost, kind, Purpose::Settle(held, settling));
-            }
-            Step::End { stands, back } => {
-                if back > 0 {
-                    self.ask_about(node, held, back, Kind::Refund, Purpose::GiveBack(*settling.charge()));
-                }
-                self.see(&Seen::Hold(held.hold, Holding::Stands(stands)));
-            }
-        }
-    }
-
-    fn ask_about(&mut self, node: u32, held: Held, cost: u64, kind: Kind, purpose: Purpose) {
-        let request = self.request(node, held.key, held.policy, cost, kind);
-        self.see(&Seen::Hold(held.hold, Holding::Asks(&request)));
-        self.holders.0.insert(request.id, purpose);
-        let incarnation = self.nodes[node as usize].incarnation;
-        let what = What::Ask(request);
-        self.queue.push(self.now, Event::Errand(Box::new(Errand { node, incarnation, what })));
     }
 }

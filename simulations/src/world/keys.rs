@@ -4,8 +4,17 @@ use std::sync::Arc;
 
 use rationd::core::key::Digest;
 use rationd::core::policy::Rule;
+use rationd::store::script;
 
 use crate::maps::Map;
+
+/// Prefix of all keys in Redis.
+pub(super) const PREFIX: &str = "s";
+
+/// The name of a key's hash.
+pub(super) fn hash_of(digest: Digest) -> String {
+    script::key(PREFIX, digest)
+}
 
 /// One key.
 #[derive(Debug)]

@@ -1,465 +1,48 @@
 //! The world: everything that is not the product, and the loop that makes things happen in order.
 //!
-//! One event after another, each at its microsecond; all that an event does is in the file of what
-//! it happens to. Requests go into nodes here, and what a node wants done comes out in `drain`.
+//! One event after another, each at its microsecond. `state.rs` says what the world is made of, and each of its parts has a file of
+//! its own. What an event does to the world is in `happens/`, in the file of what it happens to.
 //!
 //! | file | what |
 //! |---|---|
+//! | `run.rs`, `happens/` | the loop, and what happens |
+//! | `state.rs`, `rules.rs` | all parts together; the limits that a plan names |
 //! | `event.rs` | what is going to happen |
-//! | `demand.rs` | who asks |
+//! | `demand.rs`, `keys.rs` | who asks, and of what |
 //! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
-//! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
-//! | `stream.rs` | connections that keep order, and that are given up |
-//! | `cluster.rs`, `service.rs` | servers, and what they answer |
-//! | `excerpts.rs` | what a script did to a key |
+//! | `message.rs`, `network.rs`, `stream.rs` | letters; how long they take; connections that keep order |
+//! | `cluster.rs`, `excerpts.rs` | servers, and what a script did to a key |
 //! | `asks.rs` | what nodes ask each other for |
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
-//! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
-//! | `holds.rs` | who charges an estimate and settles it |
-//! | `several.rs` | who asks for several keys at once |
-//! | `permits.rs` | who takes a slot of a concurrent limit, and how it is given back |
-//! | `census.rs` | a key counted everywhere at once |
-//! | `rehearsal.rs` | slots in flight, counted without nodes |
+//! | `holds.rs`, `several.rs`, `permits.rs` | who charges an estimate, asks for several keys, takes a slot of a concurrent limit |
 //! | `prober.rs` | the last questions, one client at a time |
 //! | `watch.rs` | who looks, and is told |
 
 mod asks;
 mod build;
-mod census;
 mod client;
 mod clock;
 mod cluster;
 mod demand;
 mod event;
 mod excerpts;
-mod failover;
-mod fault;
-mod fleet;
 mod gossip;
+mod happens;
 mod holds;
 mod keys;
 mod message;
 mod network;
 mod node;
 mod permits;
-mod post;
 mod prober;
-mod rehearsal;
 mod rules;
-mod service;
+mod run;
 mod several;
+mod state;
 mod stream;
 mod watch;
 
-use std::sync::Arc;
-
-use rationd::core::decision::{Decision, Verdict};
-use rationd::core::policy::Rule;
-use rationd::core::shard::{self, Effect};
-
-use self::cluster::Cluster;
 pub(crate) use self::cluster::start_of;
-use self::demand::Demand;
-use self::event::{Event, Queue};
-use self::gossip::Grapevine;
-use self::holds::Holders;
-use self::keys::Keys;
-use self::message::Letter;
-use self::network::Network;
-use self::node::{Node, Phase};
-use self::permits::Takers;
-use self::prober::Prober;
-use self::rules::rule;
 pub use self::rules::setting;
-use self::several::{Groups, Item};
-use self::stream::Streams;
+pub use self::state::World;
 pub use self::watch::Watch;
-use crate::lua::Scripts;
-use crate::maps::Map;
-use crate::observe::{Kind, Moment, Request, Seen, Setting};
-use crate::plan::{self, Plan};
-use crate::random::Random;
-use crate::trace::Trace;
-
-/// Between two looks at the nodes' books.
-const AUDIT: u64 = 100_000;
-
-/// The prober has its answers long before.
-const LONGEST_PROBE: u64 = 600_000_000;
-
-/// A fleet, a cluster, a network between them, and those who ask.
-pub struct World<'a> {
-    plan: Plan,
-    /// Limits change.
-    pushes: bool,
-    now: u64,
-    queue: Queue,
-    nodes: Vec<Node>,
-    /// Those that take requests, in the order of their numbers.
-    up: Vec<u32>,
-    cluster: Cluster,
-    network: Network,
-    grapevine: Grapevine,
-    scripts: &'a mut Scripts,
-    letters: Map<u64, Letter>,
-    streams: Streams,
-    demands: Vec<Demand>,
-    keys: Keys,
-    holders: Holders,
-    takers: Takers,
-    groups: Groups,
-    first_rules: Vec<Arc<Rule>>,
-    prober: Option<Prober>,
-    random: Random,
-    next_letter: u64,
-    next_request: u64,
-    next_incarnation: u64,
-    watch: Watch<'a>,
-}
-
-impl<'a> World<'a> {
-    /// A world at its first moment.
-    #[must_use]
-    pub fn new(setting: &Setting, scripts: &'a mut Scripts, watch: Watch<'a>) -> Self {
-        let plan = setting.plan.clone();
-        let demands = plan.demand.iter().enumerate().map(|(index, one)| Demand::new(one, plan.seed, index));
-        let mut world = Self {
-            pushes: plan.faults.iter().any(|fault| matches!(fault.what, plan::What::Push { .. })),
-            now: 0,
-            queue: Queue::default(),
-            nodes: Vec::new(),
-            up: Vec::new(),
-            cluster: Cluster::new(&plan.redis, plan.seed),
-            network: Network::new(&plan.network, &plan.zones, plan.seed),
-            grapevine: Grapevine::new(plan.gossip, plan.seed),
-            scripts,
-            letters: Map::default(),
-            streams: Streams::default(),
-            demands: demands.collect(),
-            keys: Keys::new(&setting.rules),
-            holders: Holders::default(),
-            takers: Takers::default(),
-            groups: Groups::default(),
-            first_rules: setting.rules.clone(),
-            prober: None,
-            random: Random::stream(plan.seed, "nodes"),
-            next_letter: 0,
-            next_request: 0,
-            next_incarnation: 0,
-            watch,
-            plan,
-        };
-        for _ in 0..world.plan.nodes.max(1) {
-            world.join();
-        }
-        world.schedule();
-        world
-    }
-
-    /// Lets everything happen, and returns the trace of it.
-    pub fn run(mut self) -> Trace {
-        self.rehearse();
-        while let Some((at, event)) = self.queue.pop() {
-            self.now = at;
-            if self.is_done() {
-                break;
-            }
-            if self.queue.is_stuck() {
-                self.see(&Seen::Stuck);
-                break;
-            }
-            self.happen(event);
-        }
-        self.audit();
-        self.see(&Seen::Over);
-        self.watch.trace
-    }
-
-    fn schedule(&mut self) {
-        for demand in 0..self.demands.len() as u32 {
-            self.arrive_next(demand);
-        }
-        for (index, fault) in self.plan.faults.iter().enumerate() {
-            self.queue.push(fault.at.0, Event::Begin { fault: index as u32 });
-            if fault.lasts.0 > 0 {
-                self.queue.push((fault.at.0 + fault.lasts.0).min(self.plan.span.0), Event::End { fault: index as u32 });
-            }
-        }
-        self.queue.push(AUDIT, Event::Audit);
-        self.queue.push(self.plan.span.0, Event::Calm);
-        self.queue.push(self.plan.span.0, Event::Census);
-        self.queue.push(self.plan.span.0 + self.plan.calm.0, Event::Quiet);
-    }
-
-    /// Nothing is left to be seen: all questions are answered, or one of them never will be.
-    fn is_done(&self) -> bool {
-        let in_vain = self.now > self.plan.span.0 + self.plan.calm.0 + LONGEST_PROBE;
-        self.prober.as_ref().map_or(self.is_over() && self.plan.calm.0 == 0, |prober| {
-            prober.is_done() && self.takers.is_done(self.now) || in_vain
-        })
-    }
-
-    /// Demand has ended.
-    fn is_over(&self) -> bool {
-        self.now >= self.plan.span.0 + self.plan.calm.0
-    }
-
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::Arrive { demand } => self.arrive(demand),
-            Event::Come(request) => {
-                self.ask(*request);
-            }
-            Event::Errand(errand) => self.errand(*errand),
-            Event::Together { node, items } => self.ask_together(node, items),
-            Event::GoOn { group } => self.go_on(group),
-            Event::Parting(parting) => self.part_with(*parting),
-            Event::AtServer { letter, server } => self.at_server(letter, server),
-            Event::Replicated { letter, server, numbers } => self.replicated(letter, server, numbers),
-            Event::AtNode { letter, reply } => self.at_node(letter, *reply),
-            Event::Leaves { letter, reply } => self.write_answer(letter, *reply),
-            Event::Deadline { letter } => self.deadline(letter),
-            Event::Resend { link, heading } => self.send_segment(link, heading),
-            Event::Silence { link } => self.silence(link),
-            Event::Closed { node, incarnation, server, generation } => {
-                self.closed(node, incarnation, server, generation);
-            }
-            Event::Reset { link } => self.reset(link),
-            Event::Timer { node, incarnation } => self.timer(node, incarnation),
-            Event::Probe { node, incarnation, server } => self.probe(node, incarnation, server),
-            Event::Probed { node, incarnation, server, answered } => self.probed(node, incarnation, server, answered),
-            Event::ReadMap { node, incarnation } => self.read_map(node, incarnation),
-            Event::GotMap { node, incarnation, server } => self.got_map(node, incarnation, server),
-            Event::Begin { fault } => self.begin(fault),
-            Event::End { fault } => self.end(fault),
-            Event::Step(step) => self.step(step),
-            Event::Round { node, incarnation } => self.round(node, incarnation),
-            Event::Told(told) => self.told_of(&told),
-            Event::Mail(mail) => self.mailed(*mail),
-            Event::Audit => {
-                self.audit();
-                self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);
-            }
-            Event::Census => self.census(),
-            Event::Calm => self.calm(),
-            Event::Quiet => self.quiet(),
-            Event::Probation => self.probation(),
-        }
-    }
-
-    fn moment(&self) -> Moment {
-        Moment { at: self.now, store: self.cluster.exact(self.now) }
-    }
-
-    fn see(&mut self, seen: &Seen<'_>) {
-        let moment = self.moment();
-        self.watch.see(moment, seen);
-    }
-
-    fn arrive_next(&mut self, demand: u32) {
-        if let Some(at) = self.demands[demand as usize].next()
-            && at < self.plan.span.0 + self.plan.calm.0
-        {
-            self.queue.push(at.max(self.now), Event::Arrive { demand });
-        }
-    }
-
-    /// A demand's next check comes, and the one after it is planned.
-    fn arrive(&mut self, demand: u32) {
-        self.arrive_next(demand);
-        if self.up.is_empty() {
-            return;
-        }
-        let (source, policy) = (&mut self.demands[demand as usize], self.plan.demand[demand as usize].policy);
-        let arrival = source.draw(self.now, self.up.len());
-        let key = self.keys.id(policy, arrival.rank, arrival.generation);
-        let node = self.up[arrival.node];
-        if self.first_rules[policy as usize].is_concurrent() {
-            self.watch.in_flight.insert(key);
-        }
-        if !arrival.others.is_empty() {
-            return self.arrive_together(node, Item { key, policy, cost: arrival.cost }, &arrival.others);
-        }
-        let request = self.request(node, key, policy, arrival.cost, arrival.kind);
-        if self.first_rules[policy as usize].is_concurrent() {
-            return self.take(demand, &request);
-        }
-        if let Some(terms) = arrival.hold {
-            self.holders.begin(request.id, terms);
-        }
-        let admitted = self.ask(request);
-        if arrival.refund && admitted == Some(Verdict::Allow) {
-            let refund = Request { kind: Kind::Refund, ..self.request(node, key, policy, arrival.cost, Kind::Refund) };
-            self.queue.push(self.now + 1 + arrival.cost * 997 % 50_000, Event::Come(Box::new(refund)));
-        }
-        self.come_back(demand, &request, admitted);
-    }
-
-    /// A check comes that asks for keys of others, too.
-    fn arrive_together(&mut self, node: u32, first: Item, others: &[(u32, u32, u64)]) {
-        let mut items = vec![first];
-        for &(policy, rank, cost) in others {
-            let policy = policy % self.first_rules.len() as u32; // a handful
-            let key = self.keys.id(policy, rank, 0);
-            if self.first_rules[policy as usize].is_concurrent() {
-                self.watch.in_flight.insert(key);
-            }
-            items.push(Item { key, policy, cost });
-        }
-        self.ask_together(node, items);
-    }
-
-    /// A denied client with patience tries again when it was told to.
-    fn come_back(&mut self, demand: u32, request: &Request, verdict: Option<Verdict>) {
-        let patience = self.plan.demand[demand as usize].patience.0;
-        if patience > 0 && verdict == Some(Verdict::Deny) {
-            let again = self.now + 1 + patience / 2;
-            let request = self.request(request.node, request.key, request.policy, request.cost, Kind::Check);
-            self.queue.push(again, Event::Come(Box::new(request)));
-        }
-    }
-
-    fn request(&mut self, node: u32, key: u32, policy: u32, cost: u64, kind: Kind) -> Request {
-        self.next_request += 1;
-        Request { id: self.next_request, node, key, policy, cost, kind, asked: self.now }
-    }
-
-    /// A request reaches its node. Its verdict, if it comes at once.
-    fn ask(&mut self, request: Request) -> Option<Verdict> {
-        let request = Request { asked: self.now, ..request };
-        let node = &self.nodes[request.node as usize];
-        if node.phase != Phase::Up {
-            return None;
-        }
-        if self.thaws_at(request.node) > self.now {
-            self.queue.push(self.thaws_at(request.node), Event::Come(Box::new(request)));
-            return None;
-        }
-        self.see(&Seen::Asked(&request));
-        let node = &mut self.nodes[request.node as usize];
-        let rule = &node.rules[request.policy as usize];
-        if self.pushes {
-            node.went_by.insert(request.key, rule.clone());
-        }
-        let key = self.keys.get(request.key);
-        let peek = request.kind == Kind::Peek;
-        let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
-        let now = node.clock.local(self.now);
-        let outcome = match request.kind {
-            Kind::Check | Kind::Peek if let Some(deadline) = self.groups.deadline(request.id) => {
-                node.limiter.check_by(now, deadline, question)
-            }
-            Kind::Peek if self.holders.settles(request.id) || self.groups.is_look(request.id) => {
-                node.limiter.peek_local(now, question)
-            }
-            Kind::Check | Kind::Peek => node.limiter.check(now, question),
-            Kind::Refund => match self.holders.charge(request.id) {
-                Some(charge) => node.limiter.give_back(now, question, charge),
-                None => node.limiter.refund(now, question),
-            },
-            Kind::Reset => node.limiter.reset(now, question),
-        };
-        let verdict = match outcome {
-            shard::Outcome::Decided(decision) => {
-                self.answered(&request, &decision, false);
-                Some(decision.verdict)
-            }
-            shard::Outcome::Parked(ticket) => {
-                node.parked.insert(ticket, request);
-                None
-            }
-        };
-        self.drain(request.node);
-        verdict
-    }
-
-    fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {
-        let node = &self.nodes[request.node as usize];
-        let rule = node.went_by.get(&request.key).unwrap_or(&node.rules[request.policy as usize]);
-        let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
-        self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
-        if self.prober.is_some() {
-            self.told(request, decision);
-        }
-        if !self.holders.is_empty() {
-            self.concluded(request, decision);
-        }
-        if !self.takers.is_empty() {
-            self.taken(request, decision);
-        }
-        if !self.groups.is_empty() {
-            self.answered_together(request, decision, parked);
-        }
-    }
-
-    /// Does what a node wants done, after anything that went into it.
-    fn drain(&mut self, node: u32) {
-        while let Some(effect) = self.nodes[node as usize].limiter.poll_effect() {
-            match effect {
-                Effect::Call(call) => self.post(node, call),
-                Effect::Ask { peer, ask } => self.ask_peer(node, peer, ask),
-                Effect::Answer { ticket, answer } => self.answer_peer(node, ticket, answer),
-                Effect::Reply { ticket, decision } => {
-                    if let Some(request) = self.nodes[node as usize].parked.remove(&ticket) {
-                        self.answered(&request, &decision, true);
-                    }
-                }
-            }
-        }
-        self.set_timer(node);
-    }
-
-    fn set_timer(&mut self, node: u32) {
-        let place = &mut self.nodes[node as usize];
-        let Some(due) = place.limiter.poll_timeout() else { return };
-        let at = place.clock.when(due).max(self.now);
-        if at < place.timer {
-            place.timer = at;
-            self.queue.push(at, Event::Timer { node, incarnation: place.incarnation });
-        }
-    }
-
-    fn timer(&mut self, node: u32, incarnation: u64) {
-        if self.nodes[node as usize].incarnation != incarnation {
-            return;
-        }
-        if self.thaws_at(node) > self.now {
-            // What has come meanwhile is read before deadlines are looked at.
-            let later = u64::from(self.is_streams());
-            self.queue.push(self.thaws_at(node) + later, Event::Timer { node, incarnation });
-            return;
-        }
-        let place = &mut self.nodes[node as usize];
-        if place.timer > self.now {
-            return;
-        }
-        place.timer = u64::MAX;
-        let now = place.clock.local(self.now);
-        place.limiter.handle_timeout(now);
-        self.drain(node);
-    }
-
-    /// Calls travel on connections.
-    fn is_streams(&self) -> bool {
-        self.plan.network.calls == plan::Calls::Streams
-    }
-
-    /// When a frozen node goes on.
-    fn thaws_at(&self, node: u32) -> u64 {
-        self.nodes[node as usize].frozen_until
-    }
-
-    fn audit(&mut self) {
-        for node in 0..self.nodes.len() as u32 {
-            let place = &self.nodes[node as usize];
-            if !place.is_there() {
-                continue;
-            }
-            let now = place.clock.local(self.now);
-            let (balance, keys) = (place.limiter.balance(now), place.limiter.keys());
-            let waiting = place.limiter.waiting();
-            self.see(&Seen::Audit { node, balance, keys, waiting });
-        }
-        self.cluster.settle(self.now);
-    }
-}

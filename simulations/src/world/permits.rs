@@ -9,24 +9,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
-use rationd::core::decision::Decision;
 use rationd::core::time::Instant;
 
-use super::event::Event;
-use super::{Phase, World};
 use crate::maps::Map;
-use crate::observe::{Kind, Request, Seen};
+use crate::observe::Request;
 use crate::random::Random;
 
 /// Connections per node.
-const WIRES: u64 = 4;
+pub(super) const WIRES: u64 = 4;
 
 /// Keys whose permits are taken once more at the end, and the most permits of each.
-const LAST: (usize, u64) = (2, 40);
+pub(super) const LAST: (usize, u64) = (2, 40);
 
 /// By this time no node has permits that its clients do not use: its own leases have ended, and those of crashed
 /// nodes.
-const SETTLED: u64 = 16_000_000;
+pub(super) const SETTLED: u64 = 16_000_000;
 
 /// How a client gives a permit back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,48 +36,48 @@ pub(super) enum Leave {
 
 /// A client that asks for a permit.
 #[derive(Clone, Copy, Debug)]
-struct Taker {
-    stays: u64,
-    leave: Leave,
-    wire: Wire,
+pub(super) struct Taker {
+    pub(super) stays: u64,
+    pub(super) leave: Leave,
+    pub(super) wire: Wire,
 }
 
 /// A connection: its position at a node, and how many were there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wire {
-    place: u64,
-    turn: u64,
+pub(super) struct Wire {
+    pub(super) place: u64,
+    pub(super) turn: u64,
 }
 
 /// A permit: its latest end, its id and its key.
-type Slot = (Instant, NonZeroU64, u32);
+pub(super) type Slot = (Instant, NonZeroU64, u32);
 
 /// The permits of one connection.
 #[derive(Debug, Default)]
-struct Taken {
-    turn: u64,
-    slots: BTreeSet<Slot>,
+pub(super) struct Taken {
+    pub(super) turn: u64,
+    pub(super) slots: BTreeSet<Slot>,
 }
 
 /// All clients that have asked for permits, and the permits of connections.
 #[derive(Debug, Default)]
 pub(super) struct Takers {
-    asking: Map<u64, Taker>,
-    wires: BTreeMap<(u32, u64), Taken>,
+    pub(super) asking: Map<u64, Taker>,
+    pub(super) wires: BTreeMap<(u32, u64), Taken>,
     /// When the last client asks at the end.
-    last: u64,
+    pub(super) last: u64,
 }
 
 /// What one incarnation of a node is told.
 #[derive(Debug)]
 pub(super) struct Parting {
-    node: u32,
-    incarnation: u64,
-    what: What,
+    pub(super) node: u32,
+    pub(super) incarnation: u64,
+    pub(super) what: What,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     /// The client of this permit releases it.
     Release { key: u32, permit: NonZeroU64 },
     /// A connection closes.
@@ -101,7 +98,7 @@ impl Takers {
     }
 
     /// Draws the next client, and how it gives its permit back.
-    fn draw(&self, random: &mut Random, node: u32, stays: u64, drops: u32) -> Taker {
+    pub(super) fn draw(&self, random: &mut Random, node: u32, stays: u64, drops: u32) -> Taker {
         let place = random.below(WIRES);
         let turn = self.wires.get(&(node, place)).map_or(0, |taken| taken.turn);
         let leave = if random.chance(drops.into()) {
@@ -110,146 +107,5 @@ impl Takers {
             Leave::Release
         };
         Taker { stays: random.between(stays / 20, stays), leave, wire: Wire { place, turn } }
-    }
-}
-
-impl World<'_> {
-    /// A client asks for a permit.
-    pub(super) fn take(&mut self, demand: u32, request: &Request) {
-        if request.kind == Kind::Check {
-            let node = request.node;
-            let source = &mut self.demands[demand as usize];
-            let (stays, drops) = (source.plan.stays.0, source.plan.drops);
-            let taker = self.takers.draw(source.partings(), node, stays, drops);
-            self.takers.asking.insert(request.id, taker);
-        }
-        self.ask(*request);
-    }
-
-    /// A permit was taken together with other keys, so its client releases it.
-    pub(super) fn keep_slot(&mut self, request: &Request, decision: &Decision) {
-        let turn = self.takers.wires.get(&(request.node, WIRES)).map_or(0, |taken| taken.turn);
-        let taker =
-            Taker { stays: 50_000 + request.id % 7 * 50_000, leave: Leave::Release, wire: Wire { place: WIRES, turn } };
-        self.takers.asking.insert(request.id, taker);
-        self.taken(request, decision);
-    }
-
-    /// A request was answered that may have taken a permit.
-    pub(super) fn taken(&mut self, request: &Request, decision: &Decision) {
-        let Some(taker) = self.takers.asking.remove(&request.id) else { return };
-        let Some(permit) = decision.slot else { return };
-        let Taker { stays, leave, wire } = taker;
-        let (node, key) = (request.node, request.key);
-        let place = &self.nodes[node as usize];
-        let (now, period) = (place.clock.local(self.now), place.rules[request.policy as usize].limits[0].period);
-        let release = What::Release { key, permit };
-        let taken = self.takers.wires.entry((node, wire.place)).or_default();
-        if leave != Leave::Forget {
-            if taken.turn != wire.turn {
-                return self.part(node, 0, release);
-            }
-            taken.slots.retain(|(ends, ..)| *ends > now);
-            taken.slots.insert((now + period, permit, key));
-        }
-        match leave {
-            Leave::Release => self.part(node, stays, release),
-            Leave::Twice => {
-                self.part(node, stays, release);
-                self.part(node, stays + stays / 4, release);
-            }
-            Leave::HangUp => self.part(node, stays, What::HangUp(wire)),
-            Leave::Forget => {}
-        }
-    }
-
-    /// Schedules what a node will be told.
-    fn part(&mut self, node: u32, after: u64, what: What) {
-        let incarnation = self.nodes[node as usize].incarnation;
-        self.queue.push(self.now + after, Event::Parting(Box::new(Parting { node, incarnation, what })));
-    }
-
-    /// Tells a node that permits end, if it still runs.
-    pub(super) fn part_with(&mut self, parting: Parting) {
-        let Parting { node, incarnation, what } = parting;
-        let place = &self.nodes[node as usize];
-        if place.incarnation != incarnation || place.phase != Phase::Up {
-            return;
-        }
-        if place.frozen_until > self.now {
-            return self.queue.push(place.frozen_until, Event::Parting(Box::new(parting)));
-        }
-        match what {
-            What::Release { key, permit } => {
-                self.takers.wires.iter_mut().filter(|((at, _), _)| *at == node).for_each(|(_, taken)| {
-                    taken.slots.retain(|(_, known, _)| *known != permit);
-                });
-                self.release(node, key, permit);
-            }
-            What::HangUp(wire) => self.hang_up(node, wire),
-            What::Ask(request) => {
-                let wire =
-                    Wire { place: WIRES, turn: self.takers.wires.get(&(node, WIRES)).map_or(0, |taken| taken.turn) };
-                let taker = Taker { stays: 200_000, leave: Leave::Release, wire };
-                self.takers.asking.insert(request.id, taker);
-                self.ask(request);
-            }
-        }
-    }
-
-    /// A connection closes, and all permits that were taken over it end.
-    fn hang_up(&mut self, node: u32, wire: Wire) {
-        let Some(taken) = self.takers.wires.get_mut(&(node, wire.place)).filter(|taken| taken.turn == wire.turn) else {
-            return;
-        };
-        taken.turn += 1;
-        for (_, permit, key) in std::mem::take(&mut taken.slots) {
-            self.release(node, key, permit);
-        }
-    }
-
-    fn release(&mut self, node: u32, key: u32, permit: NonZeroU64) {
-        let digest = self.keys.get(key).digest;
-        let place = &mut self.nodes[node as usize];
-        let (now, incarnation) = (place.clock.local(self.now), place.incarnation);
-        let released = place.limiter.release(now, digest, permit);
-        self.see(&Seen::Released { node, incarnation, key, permit, released });
-        self.drain(node);
-    }
-
-    /// A node that leaves closes its connections.
-    pub(super) fn hang_up_all(&mut self, node: u32) {
-        for place in 0..=WIRES {
-            let turn = self.takers.wires.get(&(node, place)).map_or(0, |taken| taken.turn);
-            self.hang_up(node, Wire { place, turn });
-        }
-    }
-
-    /// A node is gone, and its connections with it, without telling anybody.
-    pub(super) fn cut_off(&mut self, node: u32) {
-        for (_, taken) in self.takers.wires.range_mut((node, 0)..=(node, WIRES)) {
-            taken.turn += 1;
-            taken.slots.clear();
-        }
-    }
-
-    /// At the end, when no client has held a permit for long, one takes all permits of a key, and asks for one more;
-    /// when they are released, it takes one.
-    pub(super) fn take_the_last(&mut self) {
-        let keys = self.keys.first(usize::MAX).into_iter();
-        let keys: Vec<_> = keys.filter(|(policy, _)| self.first_rules[*policy as usize].is_concurrent()).collect();
-        for (policy, key) in keys.into_iter().take(LAST.0) {
-            let Some(node) = self.up.get(key as usize % self.up.len().max(1)).copied() else { return };
-            let limit = &self.nodes[node as usize].rules[policy as usize].limits[0];
-            let (count, at) = (limit.count, SETTLED + limit.period.0);
-            let cost = count.div_ceil(LAST.1);
-            let times = count / cost; // rounded down
-            for time in 0..=times + 1 {
-                let request = self.request(node, key, policy, cost, Kind::Check);
-                let after = at + time * 1_000 + if time > times { 1_000_000 } else { 0 };
-                self.part(node, after, What::Ask(request));
-                self.takers.last = self.takers.last.max(self.now + after + 500_000);
-            }
-        }
     }
 }

@@ -2,30 +2,23 @@
 
 use rationd::store::script::{self, Caller, Script};
 
-use super::World;
-use super::build::Build;
-use super::cluster::{Course, Standing};
-use super::event::Event;
-use super::excerpts::Look;
-use super::message::Reply;
-use super::network::Heading;
 use crate::earlier;
 use crate::observe::{Moment, Ran, Seen};
-
-/// Prefix of all keys.
-pub(super) const PREFIX: &str = "s";
+use crate::world::build::Build;
+use crate::world::cluster::{Course, Standing};
+use crate::world::event::Event;
+use crate::world::excerpts::Look;
+use crate::world::keys::{PREFIX, hash_of};
+use crate::world::message::Reply;
+use crate::world::network::Heading;
+use crate::world::state::World;
 
 /// Part of the call's timeout for which a server waits for its replica.
 const PATIENCE: u64 = 2;
 
-/// The name of a key's hash.
-pub(super) fn hash_of(digest: rationd::core::key::Digest) -> String {
-    script::key(PREFIX, digest)
-}
-
 impl World<'_> {
     /// A letter reaches a server.
-    pub(super) fn at_server(&mut self, id: u64, server: u32) {
+    pub(in crate::world) fn at_server(&mut self, id: u64, server: u32) {
         let Some(letter) = self.letters.get_mut(&id) else { return };
         let place = &self.cluster.servers[server as usize];
         if place.paused_until > self.now {
@@ -113,7 +106,7 @@ impl World<'_> {
     }
 
     /// The replica has had its time to follow.
-    pub(super) fn replicated(&mut self, id: u64, server: u32, numbers: Vec<i64>) {
+    pub(in crate::world) fn replicated(&mut self, id: u64, server: u32, numbers: Vec<i64>) {
         if self.cluster.servers[server as usize].standing == Standing::Dead {
             return;
         }

@@ -6,19 +6,19 @@ use std::collections::BTreeSet;
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
 
-use super::World;
-use super::cluster::{Standing, slot_of};
-use super::event::{Event, Step};
 use crate::keyspace::{Key, Keyspace};
 use crate::observe::Seen;
 use crate::random::Random;
+use crate::world::cluster::{Standing, slot_of};
+use crate::world::event::{Event, Step};
+use crate::world::state::World;
 
 /// A slot on its way whose masters are out of touch goes on after so long.
 const HANDS_ON: u64 = 50_000;
 
 impl World<'_> {
     /// A master dies. Without a replica it is back, with all it had, when one would have taken over.
-    pub(super) fn kill(&mut self, master: u32) {
+    pub(in crate::world) fn kill(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         self.cluster.part(server, self.now);
         let place = self.cluster.server(server);
@@ -37,7 +37,7 @@ impl World<'_> {
     }
 
     /// A master does nothing until then.
-    pub(super) fn pause(&mut self, master: u32, until: u64) {
+    pub(in crate::world) fn pause(&mut self, master: u32, until: u64) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).paused_until = until;
         // First it runs what has come meanwhile, then it learns what has happened.
@@ -49,7 +49,7 @@ impl World<'_> {
     }
 
     /// A server that paused goes on; it learns only now that another one took its place.
-    pub(super) fn resume(&mut self, server: u32) {
+    pub(in crate::world) fn resume(&mut self, server: u32) {
         self.cluster.server(server).paused_until = 0;
         if self.cluster.server(server).standing == Standing::Primary {
             self.cluster.reunite(server);
@@ -61,7 +61,7 @@ impl World<'_> {
     }
 
     /// A master and some nodes see each other and nobody else.
-    pub(super) fn isolate(&mut self, master: u32, nodes: &[u32]) {
+    pub(in crate::world) fn isolate(&mut self, master: u32, nodes: &[u32]) {
         let server = self.cluster.primary(master);
         if self.cluster.server(server).standing != Standing::Primary {
             return;
@@ -76,7 +76,7 @@ impl World<'_> {
     }
 
     /// The islands of a master's place are islands no more.
-    pub(super) fn rejoin(&mut self, master: u32) {
+    pub(in crate::world) fn rejoin(&mut self, master: u32) {
         let place = self.cluster.place(master);
         for server in 0..self.cluster.servers.len() as u32 {
             let one = self.cluster.server(server);
@@ -102,7 +102,7 @@ impl World<'_> {
     }
 
     /// The replica of a server that has been away takes over.
-    pub(super) fn promote(&mut self, server: u32) {
+    pub(in crate::world) fn promote(&mut self, server: u32) {
         let place = self.cluster.server(server);
         let away = place.standing != Standing::Primary || place.paused_until > self.now;
         if !away || self.cluster.primaries[self.cluster.servers[server as usize].master as usize] != server {
@@ -132,7 +132,7 @@ impl World<'_> {
         self.queue.push(self.now + self.cluster.plan.alone.0, Event::Step(Step::Replicate { server: new }));
     }
 
-    pub(super) fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
+    pub(in crate::world) fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
         if let Some(key) = self.key_of(hash) {
             let store = self.cluster.owner_time(self.keys.get(key).digest, self.now);
             self.see(&seen(key, store));
@@ -154,29 +154,29 @@ impl World<'_> {
         self.cluster.owner(slot) == server || moving == Some(server)
     }
 
-    pub(super) fn refuse(&mut self, master: u32, refuses: bool) {
+    pub(in crate::world) fn refuse(&mut self, master: u32, refuses: bool) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).refuses = refuses;
     }
 
-    pub(super) fn lose_replica(&mut self, master: u32) {
+    pub(in crate::world) fn lose_replica(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).has_replica = false;
     }
 
-    pub(super) fn regain_replica(&mut self, master: u32) {
+    pub(in crate::world) fn regain_replica(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         let there = self.cluster.plan.replica && self.cluster.server(server).standing == Standing::Primary;
         self.cluster.server(server).has_replica |= there;
     }
 
-    pub(super) fn flush_scripts(&mut self, master: u32) {
+    pub(in crate::world) fn flush_scripts(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).scripts.clear();
     }
 
     /// A master loses all keys.
-    pub(super) fn flush(&mut self, master: u32) {
+    pub(in crate::world) fn flush(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         let lost: BTreeSet<_> = self.cluster.server(server).keyspaces().flat_map(Keyspace::flush).collect();
         for hash in lost.into_iter().filter(|hash| self.is_held_by(server, hash)).collect::<Vec<_>>() {
@@ -185,7 +185,7 @@ impl World<'_> {
     }
 
     /// Of a thousand keys of a master, so many vanish.
-    pub(super) fn evict(&mut self, master: u32, part: u32) {
+    pub(in crate::world) fn evict(&mut self, master: u32, part: u32) {
         let server = self.cluster.primary(master);
         let mut random = Random::stream(self.plan.seed ^ self.now, "evict");
         let hashes: Vec<_> = self.cluster.server(server).keyspace.keys().cloned().collect();
@@ -203,7 +203,7 @@ impl World<'_> {
 
     /// A slot begins to move, has moved half of its keys, has moved. One master hands the keys to the other: it does
     /// not begin while one of them is out of touch, and waits where it has begun.
-    pub(super) fn carry_slot(&mut self, slot: u16, to: u32, stage: u8) {
+    pub(in crate::world) fn carry_slot(&mut self, slot: u16, to: u32, stage: u8) {
         let from = self.cluster.slots[usize::from(slot)].owner;
         if !self.cluster.serves(self.cluster.primary(from)) || !self.cluster.serves(self.cluster.primary(to)) {
             if stage > 0 {

@@ -7,13 +7,13 @@ use rationd::core::time::{Instant, Micros};
 use rationd::store::breaker::{Breaker, Fault};
 use rationd::store::script;
 
-use super::World;
-use super::cluster::{Standing, slot_of};
-use super::event::Event;
-use super::message::{Letter, Reply};
-use super::network::Heading;
-use super::stream::SILENCE;
 use crate::observe::Seen;
+use crate::world::cluster::{Standing, slot_of};
+use crate::world::event::Event;
+use crate::world::message::{Letter, Reply};
+use crate::world::network::Heading;
+use crate::world::state::World;
+use crate::world::stream::SILENCE;
 
 /// How soon a node learns that a call was never sent.
 const TURNED_BACK: u64 = 20;
@@ -26,7 +26,7 @@ const WATCHFUL: u64 = 250_000;
 
 impl World<'_> {
     /// A node sends a call.
-    pub(super) fn post(&mut self, node: u32, call: Call) {
+    pub(in crate::world) fn post(&mut self, node: u32, call: Call) {
         let key = self.keys.find(call.digest);
         let place = &mut self.nodes[node as usize];
         let started = place.clock.local(self.now);
@@ -81,7 +81,7 @@ impl World<'_> {
     }
 
     /// The outcome of a trial call is known, or there is another: sends those on that have waited for it, or fails them.
-    pub(super) fn send_waiting(&mut self, node: u32, server: u32) {
+    pub(in crate::world) fn send_waiting(&mut self, node: u32, server: u32) {
         for id in self.nodes[node as usize].client.released(server) {
             if !self.letters.contains_key(&id) || !self.is_alive(id) {
                 continue;
@@ -123,14 +123,14 @@ impl World<'_> {
     }
 
     /// One copy of a call was processed.
-    pub(super) fn shred(&mut self, id: u64) {
+    pub(in crate::world) fn shred(&mut self, id: u64) {
         if self.letters.get(&id).is_some_and(|letter| letter.settled && letter.copies == 0) {
             self.letters.remove(&id);
         }
     }
 
     /// An answer reaches its node.
-    pub(super) fn at_node(&mut self, id: u64, reply: Reply) {
+    pub(in crate::world) fn at_node(&mut self, id: u64, reply: Reply) {
         let Some(letter) = self.letters.get_mut(&id) else { return };
         let (node, server, pass, link) = (letter.node, letter.server, letter.pass, letter.link);
         if letter.settled || !self.is_alive(id) {
@@ -222,7 +222,7 @@ impl World<'_> {
     }
 
     /// The timeout of a call has passed.
-    pub(super) fn deadline(&mut self, id: u64) {
+    pub(in crate::world) fn deadline(&mut self, id: u64) {
         let Some(letter) = self.letters.get(&id) else { return };
         let (node, server) = (letter.node, letter.server);
         if letter.settled || self.now < letter.until || !self.is_alive(id) {
@@ -241,7 +241,7 @@ impl World<'_> {
     }
 
     /// Whether the node that sent a call still runs in the same incarnation; if not, nobody wants the answer.
-    pub(super) fn is_alive(&mut self, id: u64) -> bool {
+    pub(in crate::world) fn is_alive(&mut self, id: u64) -> bool {
         let letter = &self.letters[&id];
         let node = &self.nodes[letter.node as usize];
         let alive = node.incarnation == letter.incarnation && node.is_there();
@@ -253,7 +253,7 @@ impl World<'_> {
     }
 
     /// The node learns the outcome of a call.
-    pub(super) fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
+    pub(in crate::world) fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
         let letter = self.letters.get_mut(&id).expect("settled once");
         letter.settled = true;
         let (node, incarnation, key, call) = (letter.node, letter.incarnation, letter.key, letter.call.clone());
@@ -275,7 +275,7 @@ impl World<'_> {
     }
 
     /// Schedules the first probe of a breaker that opened.
-    pub(super) fn probe_from(&mut self, node: u32, server: u32, opened: Option<Instant>) {
+    pub(in crate::world) fn probe_from(&mut self, node: u32, server: u32, opened: Option<Instant>) {
         let place = &self.nodes[node as usize];
         if let Some(at) = opened {
             let (at, incarnation) = (place.clock.when(at).max(self.now), place.incarnation);
@@ -286,7 +286,7 @@ impl World<'_> {
     }
 
     /// A node dials a server that is away.
-    pub(super) fn probe(&mut self, node: u32, incarnation: u64, server: u32) {
+    pub(in crate::world) fn probe(&mut self, node: u32, incarnation: u64, server: u32) {
         let place = &self.nodes[node as usize];
         let Some(due) = place.client.probe_at(server).filter(|_| place.incarnation == incarnation) else { return };
         let due = place.clock.when(due).max(self.thaws_at(node));
@@ -320,7 +320,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn probed(&mut self, node: u32, incarnation: u64, server: u32, answered: bool) {
+    pub(in crate::world) fn probed(&mut self, node: u32, incarnation: u64, server: u32, answered: bool) {
         let jitter = self.random.below(50_000);
         let place = &mut self.nodes[node as usize];
         if place.incarnation != incarnation {
@@ -335,7 +335,7 @@ impl World<'_> {
     }
 
     /// The slot map of a node may be out of date.
-    pub(super) fn alarm(&mut self, node: u32) {
+    pub(in crate::world) fn alarm(&mut self, node: u32) {
         let place = &mut self.nodes[node as usize];
         if !place.client.reading {
             place.client.reading = true;
@@ -344,7 +344,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn read_map(&mut self, node: u32, incarnation: u64) {
+    pub(in crate::world) fn read_map(&mut self, node: u32, incarnation: u64) {
         let turn = self.random.bits();
         let place = &self.nodes[node as usize];
         if place.incarnation != incarnation {
@@ -358,7 +358,7 @@ impl World<'_> {
         self.queue.push(at, Event::GotMap { node, incarnation, server });
     }
 
-    pub(super) fn got_map(&mut self, node: u32, incarnation: u64, server: u32) {
+    pub(in crate::world) fn got_map(&mut self, node: u32, incarnation: u64, server: u32) {
         let place = &mut self.nodes[node as usize];
         if place.incarnation != incarnation {
             return;

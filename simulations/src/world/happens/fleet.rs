@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::event::{Event, Step};
-use super::node::{Node, Place};
-use super::{Phase, World};
 use crate::observe::Seen;
+use crate::world::event::{Event, Step};
+use crate::world::node::Phase;
+use crate::world::node::{Node, Place};
+use crate::world::state::World;
 
 /// How long a node that leaves waits for the answers to what it handed back.
 const DRAIN: u64 = 200_000;
 
 impl World<'_> {
     /// A node joins that was never there.
-    pub(super) fn join(&mut self) {
+    pub(in crate::world) fn join(&mut self) {
         // One that left for good leaves its place to the next.
         let gone = self.nodes.iter().position(|node| node.phase == Phase::Gone);
         let index = gone.unwrap_or(self.nodes.len());
@@ -28,7 +29,7 @@ impl World<'_> {
     }
 
     /// A node that was down is back.
-    pub(super) fn start(&mut self, index: u32) {
+    pub(in crate::world) fn start(&mut self, index: u32) {
         let place = &self.nodes[index as usize];
         if place.phase == Phase::Down {
             let wall = place.wall;
@@ -101,7 +102,7 @@ impl World<'_> {
     }
 
     /// A node dies or drains, and is back at `back`.
-    pub(super) fn leave(&mut self, index: u32, crash: bool, back: Option<u64>) {
+    pub(in crate::world) fn leave(&mut self, index: u32, crash: bool, back: Option<u64>) {
         let place = &mut self.nodes[index as usize];
         if place.phase != Phase::Up {
             return;
@@ -123,7 +124,7 @@ impl World<'_> {
     }
 
     /// A node is gone; those whose requests it had get no answer.
-    pub(super) fn gone(&mut self, index: u32, incarnation: u64, back: Option<u64>) {
+    pub(in crate::world) fn gone(&mut self, index: u32, incarnation: u64, back: Option<u64>) {
         let place = &mut self.nodes[index as usize];
         if place.incarnation != incarnation || place.phase != Phase::Leaving {
             return;
@@ -146,7 +147,7 @@ impl World<'_> {
     }
 
     /// All nodes, one after another.
-    pub(super) fn roll(&mut self, crash: bool, down: u64, until: u64) {
+    pub(in crate::world) fn roll(&mut self, crash: bool, down: u64, until: u64) {
         let each = (until - self.now) / self.up.len().max(1) as u64;
         for (place, node) in self.up.clone().into_iter().enumerate() {
             let at = self.now + each * place as u64;
@@ -155,7 +156,7 @@ impl World<'_> {
     }
 
     /// The fleet grows or shrinks, evenly until then.
-    pub(super) fn scale(&mut self, nodes: u32, until: u64) {
+    pub(in crate::world) fn scale(&mut self, nodes: u32, until: u64) {
         let (have, want) = (self.up.len() as u64, u64::from(nodes.max(1)));
         let steps = have.abs_diff(want);
         for step in 0..steps {

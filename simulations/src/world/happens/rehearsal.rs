@@ -12,21 +12,24 @@ use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::script::{self, Caller, Script};
 
-use super::World;
-use super::service::{PREFIX, hash_of};
 use crate::keyspace::Keyspace;
 use crate::observe::Seen;
 use crate::random::Random;
+use crate::world::keys::{PREFIX, hash_of};
+use crate::world::state::World;
 
 const CALLS: usize = 60;
+
 const NODES: [&str; 3] = ["a", "b", "node with spaces"];
+
 /// Exactly onto the ends of leases, too.
 const STEPS: [u64; 6] = [0, 1, 1_000, 250_000, 2_500_000, 10_000_000];
+
 const LEASE: Micros = Micros(10_000_000);
 
 impl World<'_> {
     /// Rehearses some calls, and tells of each.
-    pub(super) fn rehearse(&mut self) {
+    pub(in crate::world) fn rehearse(&mut self) {
         let (mut random, mut keyspace) = (Random::stream(self.plan.seed, "rehearsal"), Keyspace::default());
         let limit = Limit::parse(&format!("{}/30s concurrent", random.between(1, 12))).expect("a limit");
         let rule = Arc::new(Rule::of("slots", &[limit]));

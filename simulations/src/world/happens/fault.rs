@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use rationd::core::policy::Rule;
 
-use super::cluster::SLOTS;
-use super::event::{Event, Step};
-use super::{World, rule};
 use crate::observe::Seen;
 use crate::plan::{Fault, Policy, What};
 use crate::random::Random;
+use crate::world::cluster::SLOTS;
+use crate::world::event::{Event, Step};
+use crate::world::rules::rule;
+use crate::world::state::World;
 
 /// How often a link flips within a swizzle.
 const FLIPS: u64 = 6;
 
 impl World<'_> {
     /// A fault of the plan begins.
-    pub(super) fn begin(&mut self, index: u32) {
+    pub(in crate::world) fn begin(&mut self, index: u32) {
         let fault = self.plan.faults[index as usize].clone();
         self.see(&Seen::Begins(&fault));
         let until = (self.now + fault.lasts.0).min(self.plan.span.0);
@@ -64,7 +65,7 @@ impl World<'_> {
     }
 
     /// A fault that lasts ends.
-    pub(super) fn end(&mut self, index: u32) {
+    pub(in crate::world) fn end(&mut self, index: u32) {
         let fault = self.plan.faults[index as usize].clone();
         self.mend(index, &fault);
         self.see(&Seen::Ends(&fault));
@@ -102,7 +103,7 @@ impl World<'_> {
     }
 
     /// A later part of a fault.
-    pub(super) fn step(&mut self, step: Step) {
+    pub(in crate::world) fn step(&mut self, step: Step) {
         match step {
             Step::Promote { server } => self.promote(server),
             Step::Replicate { server } => self.cluster.server(server).has_replica = true,
@@ -119,7 +120,7 @@ impl World<'_> {
     }
 
     /// Everything heals.
-    pub(super) fn calm(&mut self) {
+    pub(in crate::world) fn calm(&mut self) {
         if self.plan.calm.0 == 0 {
             return;
         }
@@ -137,12 +138,12 @@ impl World<'_> {
     }
 
     /// Nodes of the plan as nodes of the fleet.
-    pub(super) fn places(&self, nodes: &[u32]) -> Vec<u32> {
+    pub(in crate::world) fn places(&self, nodes: &[u32]) -> Vec<u32> {
         nodes.iter().map(|node| self.place(*node)).collect()
     }
 
     /// A node of the plan as one of the fleet.
-    pub(super) fn place(&self, node: u32) -> u32 {
+    pub(in crate::world) fn place(&self, node: u32) -> u32 {
         node % self.nodes.len() as u32
     }
 
@@ -209,7 +210,7 @@ impl World<'_> {
     }
 
     /// The rule that a push brings.
-    pub(super) fn pushed(&self, fault: u32) -> Option<(usize, Arc<Rule>)> {
+    pub(in crate::world) fn pushed(&self, fault: u32) -> Option<(usize, Arc<Rule>)> {
         let What::Push { policy, limits } = &self.plan.faults[fault as usize].what else { return None };
         let policy = *policy as usize % self.plan.policies.len();
         let changed = Policy { limits: limits.clone(), ..self.plan.policies[policy].clone() };

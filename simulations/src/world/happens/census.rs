@@ -10,10 +10,10 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Instant;
 use rationd::store::script::{self, Caller, Script};
 
-use super::World;
-use super::event::Event;
-use super::service::{PREFIX, hash_of};
 use crate::observe::Seen;
+use crate::world::event::Event;
+use crate::world::keys::{PREFIX, hash_of};
+use crate::world::state::World;
 
 /// Between two counts: of no whole number of windows.
 const PAUSE: u64 = 613_000;
@@ -23,7 +23,7 @@ const KEYS: usize = 3;
 
 impl World<'_> {
     /// Counts the first keys.
-    pub(super) fn census(&mut self) {
+    pub(in crate::world) fn census(&mut self) {
         if self.is_over() || self.plan.demand.iter().all(|demand| demand.holds + demand.refunds == 0) {
             return;
         }
@@ -42,7 +42,7 @@ impl World<'_> {
         let digest = self.keys.get(key).digest;
         let there = self.nodes.iter().filter(|node| node.is_there());
         let held = there.map(|node| node.limiter.held_of(node.clock.local(self.now), digest)).sum();
-        let server = self.cluster.owner(super::cluster::slot_of(digest));
+        let server = self.cluster.owner(crate::world::cluster::slot_of(digest));
         let time = self.cluster.time(server, self.now);
         let call = Call { id: 0, digest, rule: rule.clone(), op: Op::Peek, sent_at: Instant(0) };
         let caller = Caller { prefix: PREFIX, node: "", now: None };
