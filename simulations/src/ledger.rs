@@ -198,6 +198,10 @@ impl Observer for Ledger {
         matches!(topic, Topic::Audit | Topic::Told)
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.now = moment.at;
         match *seen {

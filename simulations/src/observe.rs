@@ -1,8 +1,8 @@
 //! The events of a run and their listeners: the world reports, and checkers and the ledger listen. No listener can
 //! change anything.
 
+use std::fmt::Debug;
 use std::num::NonZeroU64;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rationd::core::ask::{Answer, Ask};
@@ -123,7 +123,7 @@ pub struct Balance {
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     /// The node's name.
-    pub node: Rc<str>,
+    pub node: Arc<str>,
     /// What it found, and what it left.
     pub hash: [Option<Excerpt>; 2],
     /// It deleted the hash.
@@ -382,7 +382,7 @@ pub enum Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Its topic, if it is told to some only.
+    /// Its topic, if it is not told to all.
     #[must_use]
     pub fn topic(&self) -> Option<Topic> {
         match self {
@@ -390,6 +390,10 @@ impl Seen<'_> {
             Self::Audit { .. } => Some(Topic::Audit),
             Self::Told { .. } => Some(Topic::Told),
             Self::Picked { .. } => Some(Topic::Picked),
+            Self::Answered { .. } => Some(Topic::Answered),
+            Self::Executed { .. } => Some(Topic::Executed),
+            Self::Called { .. } => Some(Topic::Called),
+            Self::Settled { .. } => Some(Topic::Settled),
             _ => None,
         }
     }
@@ -445,10 +449,15 @@ pub trait Observer {
     fn minds(&self, _: Topic) -> bool {
         false
     }
+
+    /// Whether it is not told of this, which happens often, too: it would pass it over.
+    fn ignores(&self, _: Topic) -> bool {
+        false
+    }
 }
 
-/// Events that the world tells only those observers who [mind](Observer::minds) them, because they happen often and most have no use
-/// for them.
+/// Events that happen often. Of some most observers have no use: those are told who [minds](Observer::minds) them. Of the others most
+/// have: those are told who does not [ignore](Observer::ignores) them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// [`Seen::Asked`].
@@ -459,6 +468,14 @@ pub enum Topic {
     Told,
     /// [`Seen::Picked`].
     Picked,
+    /// [`Seen::Answered`], unless it is ignored.
+    Answered,
+    /// [`Seen::Executed`], unless it is ignored.
+    Executed,
+    /// [`Seen::Called`], unless it is ignored.
+    Called,
+    /// [`Seen::Settled`], unless it is ignored.
+    Settled,
     /// All that is about a key of concurrent limits. Who counts tokens of windows and buckets does not mind it.
     Permits,
 }
@@ -477,7 +494,7 @@ pub struct Violation {
 }
 
 /// Someone who knows what must hold.
-pub trait Checker: Observer {
+pub trait Checker: Observer + Debug {
     /// What did not hold, up to some number; in order.
     fn violations(&self) -> &[Violation];
 

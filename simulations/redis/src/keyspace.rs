@@ -17,6 +17,9 @@ pub type Bytes = Rc<[u8]>;
 /// Redis' words for a hash command on another type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// The commands.
+pub const COMMANDS: [&str; 8] = ["HMGET", "HSET", "HDEL", "HKEYS", "HGETALL", "HLEN", "DEL", "PEXPIRE"];
+
 /// What a command answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -44,7 +47,21 @@ enum Value {
 
 /// Fields in their order as bytes. Redis promises none; this one repeats itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Hash(Vec<(Bytes, Bytes)>);
+struct Hash(Vec<Pair>);
+
+/// A field and its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pair {
+    /// The field's first bytes stand beside it, too, because most fields differ in them and many have no more.
+    head: u64,
+    field: Bytes,
+    value: Bytes,
+}
+
+/// The first eight bytes of a field, in their order, with zeros behind them where there are fewer.
+fn head(field: &[u8]) -> u64 {
+    (0..8).fold(0, |head, place| head << 8 | u64::from(field.get(place).copied().unwrap_or(0)))
+}
 
 /// What a command wrote.
 #[derive(Clone, Debug)]
@@ -83,14 +100,14 @@ impl Entry {
     /// Its fields and their values in order, or nothing if it holds no hash.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = if let Value::Hash(hash) = &self.value { hash.0.as_slice() } else { &[] };
-        fields.iter().map(|(field, value)| (&**field, &**value))
+        fields.iter().map(|pair| (&*pair.field, &*pair.value))
     }
 
     /// What a field of its hash holds.
     #[must_use]
     pub fn field(&self, field: &[u8]) -> Option<&[u8]> {
         let Value::Hash(hash) = &self.value else { return None };
-        hash.find(field).ok().map(|place| &*hash.0[place].1)
+        hash.find(field).ok().map(|place| &*hash.0[place].value)
     }
 
     /// The string it holds, if it holds no hash.
@@ -120,11 +137,18 @@ impl Entry {
 
 impl Hash {
     fn find(&self, field: &[u8]) -> Result<usize, usize> {
-        self.0.binary_search_by(|(other, _)| (**other).cmp(field))
+        let wanted = head(field);
+        let is_short = field.len() <= 8;
+        self.0.binary_search_by(|pair| {
+            pair.head.cmp(&wanted).then_with(|| match is_short && pair.field.len() <= 8 {
+                true => pair.field.len().cmp(&field.len()),
+                false => (*pair.field).cmp(field),
+            })
+        })
     }
 
     fn get(&self, field: &[u8]) -> Option<Bytes> {
-        self.find(field).ok().map(|place| self.0[place].1.clone())
+        self.find(field).ok().map(|place| self.0[place].value.clone())
     }
 
     /// Gives what the field was before.
@@ -132,15 +156,15 @@ impl Hash {
         match (self.find(field), value) {
             (Ok(place), Some(value)) => {
                 let pair = &mut self.0[place];
-                (pair.0.clone(), Some(std::mem::replace(&mut pair.1, value.into())))
+                (pair.field.clone(), Some(std::mem::replace(&mut pair.value, value.into())))
             }
             (Ok(place), None) => {
-                let (field, value) = self.0.remove(place);
+                let Pair { field, value, .. } = self.0.remove(place);
                 (field, Some(value))
             }
             (Err(place), Some(value)) => {
                 let field = Bytes::from(field);
-                self.0.insert(place, (field.clone(), value.into()));
+                self.0.insert(place, Pair { head: head(&field), field: field.clone(), value: value.into() });
                 (field, None)
             }
             (Err(_), None) => (field.into(), None),
@@ -177,10 +201,10 @@ impl Keyspace {
             (b"HSET", [_, _, ..]) if arguments.len().is_multiple_of(2) => self.hset(key, arguments),
             (b"HDEL", [_, ..]) => self.hdel(key, arguments),
             (b"HKEYS", []) => {
-                self.read(key, |hash| Reply::Strings(hash.0.iter().map(|(field, _)| Some(field.clone())).collect()))
+                self.read(key, |hash| Reply::Strings(hash.0.iter().map(|pair| Some(pair.field.clone())).collect()))
             }
             (b"HGETALL", []) => {
-                let pair = |(field, value): &(Bytes, Bytes)| [Some(field.clone()), Some(value.clone())];
+                let pair = |pair: &Pair| [Some(pair.field.clone()), Some(pair.value.clone())];
                 self.read(key, |hash| Reply::Strings(hash.0.iter().flat_map(pair).collect()))
             }
             (b"HLEN", []) => self.read(key, |hash| Reply::Integer(hash.0.len() as i64)),

@@ -105,12 +105,15 @@ impl Scripts {
 
 /// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
 fn integers(reply: &MultiValue) -> Result<Vec<i64>, String> {
-    let numbers = reply.iter().take_while(|value| !value.is_nil()).map(|value| match value {
-        Value::Integer(number) => Ok(*number),
-        Value::Number(number) => Ok(*number as i64), // towards zero, as in Redis
-        other => Err(format!("ERR a script answered an array with {other:?}")),
-    });
-    numbers.collect()
+    let mut numbers = Vec::with_capacity(reply.len());
+    for value in reply.iter().take_while(|value| !value.is_nil()) {
+        numbers.push(match value {
+            Value::Integer(number) => *number,
+            Value::Number(number) => *number as i64, // towards zero, as in Redis
+            other => return Err(format!("ERR a script answered an array with {other:?}")),
+        });
+    }
+    Ok(numbers)
 }
 
 /// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.

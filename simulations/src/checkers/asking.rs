@@ -15,7 +15,7 @@ use super::notes::{Life, Lives, Stops};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, has_pushes};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "There is nothing to judge.");
@@ -315,6 +315,10 @@ fn changes_the_fleet(what: &What) -> bool {
 }
 
 impl Observer for Asking {
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on || matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

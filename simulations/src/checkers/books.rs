@@ -40,6 +40,10 @@ impl Observer for Books {
         topic == Topic::Audit
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Answered | Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Audit { node, balance, keys, waiting } = seen else { return };
         let sum = balance.spent + balance.returned + balance.expired + balance.held;

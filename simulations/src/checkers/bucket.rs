@@ -17,7 +17,7 @@ use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, counted};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -411,6 +411,10 @@ fn change(call: &Call, grant: &Grant, acts: bool) -> i128 {
 }
 
 impl Observer for Bucket {
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.accounts && topic == Topic::Answered || matches!(topic, Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         match seen {

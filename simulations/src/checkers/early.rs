@@ -172,6 +172,10 @@ impl Observer for Early {
         topic == Topic::Asked
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Asked(request) = seen
             && self.is_on

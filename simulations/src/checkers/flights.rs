@@ -10,7 +10,7 @@ use super::Found;
 use super::notes::{Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -60,6 +60,10 @@ impl Flights {
 }
 
 impl Observer for Flights {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Answered | Topic::Executed)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         match seen {

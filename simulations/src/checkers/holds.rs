@@ -10,7 +10,7 @@ use rationd::core::decision::{Source, Verdict};
 use super::Found;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Holding, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Seen, Setting, Topic, Violation};
 
 static FREE: Exemption = Exemption::new("a hold that a policy let pass", "Nothing was charged, and nothing goes back.");
 static DRIFTS: Exemption = Exemption::new("the end of a hold", "Clocks of nodes drift: 200 millionths.");
@@ -104,6 +104,10 @@ impl Holds {
 }
 
 impl Observer for Holds {
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on && topic == Topic::Answered || matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Hold(id, holding) if self.is_on => self.hold(moment, *id, holding),

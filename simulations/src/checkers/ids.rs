@@ -12,7 +12,7 @@ use super::Found;
 use super::notes::Lives;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered, Set};
-use crate::observe::{Checker, Moment, Observer, Seen, Violation};
+use crate::observe::{Checker, Moment, Observer, Seen, Topic, Violation};
 
 static FORGOTTEN: Exemption = Exemption::new(
     "a store that lost its state, or a former owner",
@@ -137,6 +137,10 @@ impl Ids {
 }
 
 impl Observer for Ids {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Answered | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         match seen {

@@ -534,6 +534,10 @@ impl Observer for Joint {
         topic == Topic::Asked
     }
 
+    fn ignores(&self, _: Topic) -> bool {
+        !self.is_on
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

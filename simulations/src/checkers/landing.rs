@@ -12,7 +12,7 @@ use super::notes::{Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -129,6 +129,10 @@ impl Landing {
 }
 
 impl Observer for Landing {
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on || topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         if !self.is_on {

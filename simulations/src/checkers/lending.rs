@@ -14,7 +14,7 @@ use super::Found;
 use super::notes::{Ids, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Plan, What};
 
 static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody lends anything on.");
@@ -303,6 +303,10 @@ impl Lending {
 }
 
 impl Observer for Lending {
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on || topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

@@ -249,6 +249,10 @@ impl Observer for Liveness {
         topic == Topic::Permits
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.stalls && matches!(topic, Topic::Called | Topic::Settled) || topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Joined { node, .. } = seen {
             self.nodes = self.nodes.max(u64::from(*node) + 1);

@@ -7,7 +7,7 @@ use rationd::core::decision::Source;
 use super::Found;
 use super::notes::{Stops, leaves_the_store};
 use super::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -63,6 +63,10 @@ impl Needless {
 }
 
 impl Observer for Needless {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.stops.see(seen);
         let Seen::Answered { request, rule, decision, parked, .. } = seen else { return };

@@ -13,9 +13,9 @@ use std::num::NonZeroU64;
 use rationd::core::call::{Call, Grant, Occupy, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 
-use super::Found;
 use super::notes::{Life, Lives, Stops};
 use super::sheet::{Exemption, Sheet};
+use super::{Found, has_pushes};
 use crate::maps::Set;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
@@ -129,6 +129,8 @@ pub(super) struct Permits {
     given: Set<(Life, NonZeroU64)>,
     /// Which policies are concurrent limits.
     is_concurrent: Vec<bool>,
+    /// None is, nor ever will be.
+    is_idle: bool,
     found: Found,
 }
 
@@ -146,6 +148,7 @@ impl Permits {
             keys: BTreeMap::new(),
             given: Set::default(),
             is_concurrent: setting.rules.iter().map(|rule| rule.is_concurrent()).collect(),
+            is_idle: !setting.rules.iter().any(|rule| rule.is_concurrent()) && !has_pushes(plan),
             found: Found::default(),
         }
     }
@@ -404,6 +407,10 @@ impl Key {
 impl Observer for Permits {
     fn minds(&self, topic: Topic) -> bool {
         matches!(topic, Topic::Asked | Topic::Permits)
+    }
+
+    fn ignores(&self, _: Topic) -> bool {
+        self.is_idle
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

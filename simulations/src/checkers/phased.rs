@@ -327,6 +327,12 @@ impl<C: Checker> Observer for Phased<C> {
         self.plain.minds(topic)
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        // Policies of keys, and what counts them, it has to know of all that tells them.
+        let shows_clock = self.leaps && matches!(topic, Topic::Answered | Topic::Executed);
+        self.is_steady && self.later.is_empty() && !shows_clock && self.plain.ignores(topic)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if self.leaps {
             self.look_at_clock(moment, seen);

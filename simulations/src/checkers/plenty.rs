@@ -46,6 +46,10 @@ impl Observer for Plenty {
         topic == Topic::Permits
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Answered { request, decision, .. } = seen else { return };
         let asks = matches!(request.kind, Kind::Check | Kind::Peek);

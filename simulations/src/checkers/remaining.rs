@@ -216,6 +216,10 @@ impl Observer for Remaining {
         topic == Topic::Asked
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on || !self.leaps && topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         if !self.is_on {

@@ -163,6 +163,10 @@ impl Observer for Repair {
         topic == Topic::Told
     }
 
+    fn ignores(&self, _: Topic) -> bool {
+        !self.is_on
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

@@ -118,6 +118,10 @@ impl Observer for Replies {
         matches!(topic, Topic::Asked | Topic::Permits)
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.stops.see(seen);
         match seen {

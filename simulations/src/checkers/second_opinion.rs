@@ -14,7 +14,7 @@ use rationd::store::memory::MemoryStore;
 
 use super::Found;
 use super::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Moment, Observer, Ran, Seen, Violation};
+use crate::observe::{Checker, Moment, Observer, Ran, Seen, Topic, Violation};
 
 static OLD_RECORDS: Exemption = Exemption::new(
     "old records",
@@ -123,6 +123,10 @@ fn is_same(before: Option<&Excerpt>, script: Option<Excerpt>, memory: Option<Exc
 }
 
 impl Observer for SecondOpinion {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Answered | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let (objection, key, node, call, before) = match *seen {
             Seen::Executed { key, call, grant, ran, .. } => {

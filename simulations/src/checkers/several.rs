@@ -102,6 +102,10 @@ impl Observer for SeveralKeys {
         topic == Topic::Permits
     }
 
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.stops.see(seen);
         match *seen {

@@ -15,7 +15,7 @@ use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use super::{Found, trip};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Plan, What};
 
 static SKEWED: Exemption = Exemption::new(
@@ -316,6 +316,10 @@ impl Informed {
 }
 
 impl Observer for Shares {
+    fn ignores(&self, topic: Topic) -> bool {
+        topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         let place = |(node, incarnation): Life, key: u32| (key, node, incarnation);

@@ -13,7 +13,7 @@ use rationd::core::time::Timestamp;
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, counted, has_pushes};
-use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
+use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Topic, Violation};
 
 static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
 static UNKNOWN: Exemption = Exemption::new(
@@ -349,6 +349,10 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
 }
 
 impl Observer for Store {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Answered | Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Executed { node, key, call, grant, stale: true, .. } => {

@@ -204,6 +204,10 @@ impl Observer for Telling {
         topic == Topic::Told
     }
 
+    fn ignores(&self, _: Topic) -> bool {
+        !self.is_on
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

@@ -10,9 +10,12 @@ use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
-use crate::observe::{Holding, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
+use crate::lua::Scripts;
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
 use crate::plan::{Fault, Plan, Policy, What};
 use crate::span::Span;
+use crate::swarm;
+use crate::world::{self, Watch, World};
 
 pub(super) const SECOND: u64 = 1_000_000;
 
@@ -409,5 +412,42 @@ fn what_a_checker_takes_up_it_is_told() {
             let takes = [format!("Seen::{name}("), format!("Seen::{name} {{")].iter().any(|event| text.contains(event));
             assert_eq!(checker.minds(topic), takes, "{file}: {name}");
         }
+    }
+}
+
+/// Tells all checkers what happens, also what they ignore.
+struct Teller {
+    checkers: Vec<Box<dyn Checker>>,
+    seen: u64,
+    compared: u64,
+}
+
+/// So many things happen between two of which is looked what they change: a checker's whole state is compared.
+const STEP: u64 = 101;
+
+impl Observer for Teller {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.seen += 1;
+        for checker in &mut self.checkers {
+            let is_ignored = seen.topic().is_some_and(|topic| checker.ignores(topic));
+            let before = (is_ignored && self.seen.is_multiple_of(STEP)).then(|| format!("{checker:?}"));
+            checker.see(moment, seen);
+            if let Some(before) = before {
+                let file = checker.sheet().file;
+                assert!(before == format!("{checker:?}"), "{file} says that it ignores this, and does not: {seen:?}");
+                self.compared += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_checker_ignores_changes_nothing() {
+    // With owners and without, with cuts and a liar, with limits that change, clocks that are set and slots that move.
+    for seed in [1, 3, 8, 18, 22, 10_000_000_000_002] {
+        let setting = world::setting(&swarm::plan(seed)).expect("a plan of the swarm");
+        let mut teller = Teller { checkers: super::all(&setting), seen: 0, compared: 0 };
+        World::new(&setting, &mut Scripts::new(), Watch::new(vec![&mut teller])).run();
+        assert!(teller.compared > 100, "seed {seed}: {}", teller.compared);
     }
 }

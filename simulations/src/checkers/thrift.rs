@@ -10,7 +10,7 @@ use super::Found;
 use super::notes::{Ids, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -81,6 +81,10 @@ impl Thrift {
 }
 
 impl Observer for Thrift {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Executed | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         if moment.at < self.from || moment.at >= self.until {

@@ -15,7 +15,7 @@ use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Plan, What};
 
 static PUSHES: Exemption = Exemption::new(
@@ -368,6 +368,10 @@ fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
 }
 
 impl Observer for Told {
+    fn ignores(&self, topic: Topic) -> bool {
+        topic == Topic::Executed
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         self.stops.see(seen);

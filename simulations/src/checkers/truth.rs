@@ -12,7 +12,7 @@ use super::phased::Pushes;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 
 static BUCKETS: Exemption =
     Exemption::new("ends of buckets", "When one is full again depends on who asks and when, and on what it holds.");
@@ -332,6 +332,10 @@ impl Truth {
 }
 
 impl Observer for Truth {
+    fn ignores(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Called | Topic::Settled)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Executed { node, key, call, grant, .. } => {

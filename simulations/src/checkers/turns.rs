@@ -346,6 +346,10 @@ impl Observer for Turns {
         topic == Topic::Picked
     }
 
+    fn ignores(&self, _: Topic) -> bool {
+        !self.is_on
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

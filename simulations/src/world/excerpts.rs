@@ -1,7 +1,7 @@
 //! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
 //! that was written beside. For the second opinion; decides nothing.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rationd::core::call::{Call, Op};
 use rationd::core::time::Timestamp;
@@ -13,7 +13,7 @@ use crate::observe::Ran;
 /// A look at the hash that a call is about.
 pub(super) struct Look<'a> {
     key: &'a str,
-    node: &'a Rc<str>,
+    node: &'a Arc<str>,
     /// The field of its record.
     record: Vec<u8>,
     now: u64,
@@ -25,7 +25,7 @@ pub(super) struct Look<'a> {
 
 impl<'a> Look<'a> {
     /// Looks before the script runs, at this time of the server's clock.
-    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a Rc<str>, now: u64, call: &'a Call) -> Self {
+    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a Arc<str>, now: u64, call: &'a Call) -> Self {
         let (record, mark, was_there) = (field_of_node(node), keyspace.mark(), keyspace.look(key, now).is_some());
         let look = Self { key, node, record, now, call, mark, was_there, before: Ok(None) };
         Self { before: look.read(keyspace), ..look }

@@ -1,7 +1,6 @@
 //! A daemon: the shipped core (or a baseline), its clock, its policies, and who waits for an answer.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rationd::core::holds::Holds;
@@ -36,7 +35,7 @@ pub(super) enum Phase {
 
 /// One daemon.
 pub(super) struct Node {
-    pub(super) name: Rc<str>,
+    pub(super) name: Arc<str>,
     pub(super) phase: Phase,
     pub(super) incarnation: u64,
     pub(super) limiter: Box<dyn Limiter>,

@@ -124,24 +124,47 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The place in the list of all topics, those about keys of concurrent limits behind the others.
+/// The topics of what an observer may be told: those of most, and behind them those of few.
+const TOPICS: [Option<Topic>; 9] = [
+    None,
+    Some(Topic::Answered),
+    Some(Topic::Executed),
+    Some(Topic::Called),
+    Some(Topic::Settled),
+    Some(Topic::Asked),
+    Some(Topic::Audit),
+    Some(Topic::Told),
+    Some(Topic::Picked),
+];
+
+/// How many of them are of most.
+const MOST: usize = 5;
+
+/// The place of a topic among them, that of keys of concurrent limits behind all others.
 fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
     let place = match topic {
         None | Some(Topic::Permits) => 0,
-        Some(Topic::Asked) => 1,
-        Some(Topic::Audit) => 2,
-        Some(Topic::Told) => 3,
-        Some(Topic::Picked) => 4,
+        Some(Topic::Answered) => 1,
+        Some(Topic::Executed) => 2,
+        Some(Topic::Called) => 3,
+        Some(Topic::Settled) => 4,
+        Some(Topic::Asked) => 5,
+        Some(Topic::Audit) => 6,
+        Some(Topic::Told) => 7,
+        Some(Topic::Picked) => 8,
     };
-    place + if of_permits { 5 } else { 0 }
+    place + if of_permits { TOPICS.len() as u32 } else { 0 }
 }
 
 /// What an observer is told: a bit for each place.
 fn told(observer: &dyn Observer) -> u32 {
-    let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told), Some(Topic::Picked)];
-    let minded = topics.into_iter().filter(|topic| topic.is_none_or(|topic| observer.minds(topic)));
-    let plain = minded.fold(0, |told, topic| told | 1 << place(topic, false));
-    plain | if observer.minds(Topic::Permits) { plain << place(None, true) } else { 0 }
+    let is_told = |place: usize| match TOPICS[place] {
+        Some(topic) if place < MOST => !observer.ignores(topic),
+        Some(topic) => observer.minds(topic),
+        None => true,
+    };
+    let plain = (0..TOPICS.len()).filter(|place| is_told(*place)).fold(0, |told, place| told | 1 << place);
+    plain | if observer.minds(Topic::Permits) { plain << TOPICS.len() } else { 0 }
 }
 
 impl Kept {
@@ -188,6 +211,50 @@ impl Kept {
             Self::Audit { node, balance, keys, waiting } => {
                 Seen::Audit { node: *node, balance: *balance, keys: *keys, waiting: *waiting }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lua::Scripts;
+    use crate::swarm;
+    use crate::world::{World, setting};
+
+    /// Writes down all that it is told, or what has no topic.
+    #[derive(Default)]
+    struct Log {
+        topics: bool,
+        lines: Vec<String>,
+    }
+
+    impl Observer for Log {
+        fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+            self.lines.push(format!("{moment:?} {seen:?}"));
+        }
+
+        fn minds(&self, _: Topic) -> bool {
+            self.topics
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_told_in_order_and_to_the_last() {
+        // Of many nodes, with faults; and with a concurrent limit.
+        for seed in [3, 16] {
+            let setting = setting(&swarm::plan(seed)).unwrap();
+            let seen = |at_once: bool| {
+                let mut logs = [true, false].map(|topics| Log { topics, ..Log::default() });
+                let [one, other] = &mut logs;
+                let watch = Watch::new(vec![one, other]);
+                let watch = if at_once { watch.at_once() } else { watch };
+                World::new(&setting, &mut Scripts::new(), watch).run();
+                logs.map(|log| log.lines)
+            };
+            let [all, some] = seen(true);
+            assert!(all.len() > some.len() && some.len() > 10 * BATCH);
+            assert!(seen(false) == [all, some], "seed {seed}");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! A node's rounds of gossip: it looks who is there, tells its usage, and hears that of others.
 
-use std::sync::Arc;
-
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName, name_hash};
@@ -63,8 +61,7 @@ impl World<'_> {
                 known.last = self.now;
                 known.leaving = other.phase == Phase::Leaving;
                 if known.joined.is_none() && known.first + plan.join.0 <= self.now && !known.leaving {
-                    let name: Arc<str> = other.name.as_ref().into();
-                    known.joined = Some(circle.roster.joined(now, &name, other.incarnation));
+                    known.joined = Some(circle.roster.joined(now, &other.name, other.incarnation));
                 }
             }
         }
@@ -73,8 +70,7 @@ impl World<'_> {
         circle.others.retain(|(index, incarnation), other| {
             let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
             if gone && other.joined.is_some() {
-                let name: Arc<str> = nodes[*index as usize].name.as_ref().into();
-                roster.left(now, &name, *incarnation, other.leaving);
+                roster.left(now, &nodes[*index as usize].name, *incarnation, other.leaving);
             }
             !gone
         });
@@ -146,7 +142,7 @@ impl World<'_> {
             return;
         }
         let build = self.grapevine.build_of(told.to);
-        let name: Arc<str> = self.nodes[told.from as usize].name.as_ref().into();
+        let name = self.nodes[told.from as usize].name.clone();
         let place = &mut self.nodes[told.to as usize];
         if place.incarnation != told.incarnation || !place.is_there() {
             return;

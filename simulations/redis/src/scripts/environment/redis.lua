@@ -1,7 +1,7 @@
--- `redis`, as scripts see it, around `raw`, which leaves the interpreter and executes a command. What leaves and what comes
+-- `redis`, as scripts see it, around `few` and `many`, which leave the interpreter and execute a command. What leaves and what comes
 -- back travels as plain values: a table that is made outside costs several times as much.
 
-local raw, globals = ...
+local few, many, places, keys, globals = ...
 local error, tostring, type, unpack = globals.error, globals.tostring, globals.type, globals.unpack
 local find, format, sub = globals.string.find, globals.string.format, globals.string.sub
 local seconds, micros = 0, 0
@@ -15,9 +15,16 @@ end
 
 -- Most calls come within the same second as the one before.
 local second, shown = -1, ''
-local function time()
+local function time_of(name, key)
+  if name ~= 'TIME' or key ~= nil then return end
   if seconds ~= second then second, shown = seconds, format('%d', seconds) end
   return { shown, tostring(micros) }
+end
+
+-- What is wrong with a command that leaves out the key, or that nobody knows.
+local function problem_of(name)
+  if places[name] then return 'ERR a command without the key that KEYS names' end
+  return 'ERR simulations know no command ' .. tostring(name)
 end
 
 -- Redis takes the first of several words as the error's code, and puts ERR before a single one.
@@ -26,14 +33,19 @@ local function coded(text)
   return find(text, ' ', 1, true) and text or 'ERR ' .. text
 end
 
+-- What executes a command with these words.
+local function raw(_, _, _, _, _, _, seventh) return seventh == nil and few or many end
+
 local redis = {
-  call = function(name, ...)
-    if name == 'TIME' and (...) == nil then return time() end
-    return reply(raw(true, name, ...))
+  call = function(name, key, ...)
+    local place = places[name]
+    if place and key == keys[1] then return reply(raw(...)(true, place, ...)) end
+    return time_of(name, key) or error(problem_of(name), 0)
   end,
-  pcall = function(name, ...)
-    if name == 'TIME' and (...) == nil then return time() end
-    return reply(raw(false, name, ...))
+  pcall = function(name, key, ...)
+    local place = places[name]
+    if place and key == keys[1] then return reply(raw(...)(false, place, ...)) end
+    return time_of(name, key) or { err = problem_of(name) }
   end,
   error_reply = function(text) return { err = coded(text) } end,
   status_reply = function(text) return { ok = text } end,
