@@ -70,7 +70,7 @@ const EDGE: u64 = 20_000;
 const REMEMBERED: u64 = 9_900_000;
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fairness {
     is_on: bool,
     /// When each node that lives has come, and by when the others have heard of it; `None`: they hear of nobody.
@@ -98,7 +98,7 @@ pub(super) struct Fairness {
 }
 
 /// What a node admits of a key on its share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Share {
     /// It goes by it, and no acquire has been answered since.
     alone: bool,
@@ -164,7 +164,7 @@ fn window(call: &Call, order: &Acquire, grant: &Grant) -> Option<(u64, u64)> {
 }
 
 /// In which census period, by the owner's clock, each node last asked for a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     last: Numbered<Option<u64>>,
     /// How many nodes asked last in each period.
