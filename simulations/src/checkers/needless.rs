@@ -3,18 +3,28 @@
 //! A key that the store has dropped, because nobody asked for it, begins anew; that is no loss.
 
 use rationd::core::decision::Source;
+use rationd::core::limit::Limit;
 
 use super::Found;
-use super::notes::{Stops, leaves_the_store};
+use super::notes::{Life, Lives, Stops, UnderWay, leaves_the_store};
 use super::sheet::{Exemption, Sheet};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::Brain;
+use crate::plan::{Brain, Plan, Zone};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static FAULTS: Exemption = Exemption::new(
-    "from the first fault on that concerns the store or the way to it, until all has healed, and runs with losses, stalls or nodes far away",
+    "from the first fault on that concerns the store or the way to it, until all has healed",
     "A store may then be late or lost, and nobody knows better; when all has healed liveness.rs judges.",
+);
+static FAR: Exemption = Exemption::new(
+    "a node whose trips to the store and back take more than a fifth of the timeout",
+    "Some of its calls are answered too late.",
+);
+static LATE: Exemption = Exemption::new(
+    "a key at a node of which a call of the node was lost, or took more than a fifth of the timeout, from then on for two periods and three seconds",
+    "The node cannot tell a store that is late, or a message that was lost, from a store that is away.",
 );
 static STOPS: Exemption = Exemption::new(
     "a node that is not run for a while, from then on for two periods and three seconds",
@@ -30,7 +40,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["liveness"],
     proves: "As long as nothing has gone wrong nobody goes by its share.",
     judges: "All but concurrent limits.",
-    exemptions: &[&BASELINES, &FAULTS, &STOPS, &PARKED],
+    exemptions: &[&BASELINES, &FAULTS, &FAR, &LATE, &STOPS, &PARKED],
     mutant: Some("expiry-taken-for-loss"),
 };
 
@@ -42,7 +52,12 @@ const QUICK: u64 = 5;
 pub(super) struct Needless {
     /// Until then nothing goes wrong with the store.
     until: u64,
+    plan: Plan,
     stops: Stops,
+    lives: Lives,
+    /// Calls that have no answer yet, and when one had none for long, by node and key.
+    calls: UnderWay,
+    late: Map<(Life, u32), u64>,
     found: Found,
 }
 
@@ -52,29 +67,74 @@ const AWAKE: u64 = 3_000_000;
 impl Needless {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let trip = 2 * (plan.network.latency.0 + plan.network.jitter.0);
-        let is_noisy = plan.network.loss + plan.network.repeats + plan.redis.stalls > 0;
-        let is_far = !plan.zones.is_empty() || QUICK * trip > plan.daemon.timeout.0;
-        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !FAULTS.when(is_noisy || is_far);
         let of_store = plan.faults.iter().filter(|fault| !fault.what.stops_nodes() && !leaves_the_store(&fault.what));
         let first = of_store.map(|fault| fault.at.0).min().unwrap_or(u64::MAX);
-        Self { until: if is_on { first } else { 0 }, stops: Stops::default(), found: Found::default() }
+        Self {
+            until: if BASELINES.when(plan.brain != Brain::Rationd) { 0 } else { first },
+            plan: plan.clone(),
+            stops: Stops::default(),
+            lives: Lives::default(),
+            calls: UnderWay::default(),
+            late: Map::default(),
+            found: Found::default(),
+        }
+    }
+
+    /// What takes longer is not quick.
+    fn quick(&self) -> u64 {
+        self.plan.daemon.timeout.0 / QUICK
+    }
+
+    /// A node's calls are under way for long.
+    fn is_far(&self, node: u32) -> bool {
+        let network = &self.plan.network;
+        let further = Zone::of(&self.plan.zones, node).map_or(0, |zone| zone.store.0);
+        2 * (network.latency.0 + network.jitter.0) + further > self.quick()
+    }
+
+    /// Whether a node has waited for long for an answer about a key, or has got none, so long before at most.
+    fn is_late(&self, moment: Moment, life: Life, key: u32, before: u64) -> bool {
+        let waits = self.calls.of(key).any(|(of, left)| of == life && moment.at - left > self.quick());
+        waits || self.late.get(&(life, key)).is_some_and(|late| moment.at <= late + before)
     }
 }
 
 impl Observer for Needless {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.stops.see(seen);
-        let Seen::Answered { request, rule, decision, parked, .. } = seen else { return };
-        if request.kind != Kind::Check || decision.source != Source::Share || PARKED.when(*parked) {
-            return;
-        }
-        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
-        if STOPS.when(self.stops.meet(request.node, moment.at, 2 * longest + AWAKE)) {
-            return;
-        }
-        if !FAULTS.when(moment.at >= self.until) {
-            self.found.add("liveness", moment, || format!("{request:?}: {decision:?}, and nothing has gone wrong"));
+        self.lives.see(seen);
+        match seen {
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => self.calls.end(*node),
+            Seen::Called { node, key, call, sent: true } => {
+                self.calls.leave(moment, self.lives.of(*node), *key, call.id);
+            }
+            Seen::Called { node, key, sent: false, .. } => {
+                self.late.insert((self.lives.of(*node), *key), moment.at);
+            }
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                let life = (*node, *incarnation);
+                let took = self.calls.settle(moment, life, *key, call.id).unwrap_or(0);
+                if grant.is_none() || took > self.quick() {
+                    self.late.insert((life, *key), moment.at);
+                }
+            }
+            Seen::Answered { request, rule, decision, parked, .. } => {
+                if request.kind != Kind::Check || decision.source != Source::Share || PARKED.when(*parked) {
+                    return;
+                }
+                let remembers = |limit: &Limit| limit.period.0.max(limit.depth().0);
+                let before = 2 * rule.limits.iter().map(remembers).max().unwrap_or(0) + AWAKE;
+                let is_late = || self.is_late(moment, self.lives.of(request.node), request.key, before);
+                let is_excused = STOPS.when(self.stops.meet(request.node, moment.at, before))
+                    || FAULTS.when(moment.at >= self.until)
+                    || FAR.when(self.is_far(request.node))
+                    || LATE.when(is_late());
+                if !is_excused {
+                    self.found
+                        .add("liveness", moment, || format!("{request:?}: {decision:?}, and nothing has gone wrong"));
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -92,16 +152,15 @@ impl Checker for Needless {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::History;
+    use crate::checkers::tests::{History, SECOND};
     use crate::plan::{Fault, What};
     use crate::span::Span;
 
     #[test]
     fn a_share_without_a_reason_is_seen_and_one_after_a_fault_is_not() {
-        for (at, loss, seen) in [(9, 0, 1), (10, 0, 0), (9, 1, 0)] {
+        for (at, seen) in [(9, 1), (10, 0)] {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
-            setting.plan.network.loss = loss;
             setting.plan.faults = vec![Fault { at: Span(10), lasts: Span(0), what: What::FlushAll { master: 0 } }];
             let mut checker = Needless::new(&setting);
             history.check(&mut checker, 1, 1, Source::Lease, true);
@@ -126,6 +185,51 @@ mod tests {
             history.see(&mut checker, 10, &Seen::Begins(&fault));
             history.check(&mut checker, 15, 1, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{fault:?}: {:?}", checker.violations());
+        }
+    }
+
+    /// A call that is lost, takes 20 ms or has none yet excuses its key at its node, for two periods and three seconds.
+    #[test]
+    fn a_call_that_was_late_excuses_its_key_for_a_while() {
+        let late = 6 * SECOND;
+        for (answered, at, seen) in [
+            (Some(9_000), late, 1),
+            (Some(20_000), late, 0),
+            (Some(20_000), late + 21_000, 1),
+            (None, late + 49_000, 0),
+            (None, late + 51_000, 1),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.network.loss = 1;
+            let mut checker = Needless::new(&setting);
+            let sent = SECOND;
+            history.called(&mut checker, sent, 1, 1);
+            match answered {
+                Some(after) => history.settled(&mut checker, sent + after, 1, 1),
+                None => history.unanswered_in(&mut checker, sent + 50_000, [0, 1]),
+            }
+            history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{answered:?} {at}: {:?}", checker.violations());
+        }
+        for (at, seen) in [(SECOND + 10_000, 1), (SECOND + 10_001, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Needless::new(&history.setting());
+            history.called(&mut checker, SECOND, 1, 1);
+            history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_near_node_is_judged_beside_one_that_is_far() {
+        for (far, seen) in [(1_000, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.zones = vec![Zone { nodes: far, store: Span::millis(20) }];
+            let mut checker = Needless::new(&setting);
+            history.check(&mut checker, SECOND, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{far}: {:?}", checker.violations());
         }
     }
 }
