@@ -186,7 +186,7 @@ impl Early {
     /// Whether tokens of a key were lost that would count then, for so long.
     fn is_spoilt(&self, moment: Moment, key: u32, counts: u64) -> bool {
         let is_waiting = self.calls.of(key).any(|(_, left)| moment.at > left + self.quick());
-        let leapt = LEAPS.when(self.clocks.caught_up(key).is_some_and(|at| moment.at < at + counts));
+        let leapt = LEAPS.when(self.clocks.is_new(moment, key, counts));
         leapt || LOST.when(is_waiting) || self.spoilt.get(&key).is_some_and(|at| moment.at < at + counts)
     }
 

@@ -176,9 +176,9 @@ impl Clocks {
         self.differ && known.is_none_or(differs)
     }
 
-    /// When the clock that counts a key now has caught up with all that have counted it before; `None` where there were none.
-    pub(super) fn caught_up(&self, key: u32) -> Option<u64> {
-        self.caught_up.get(&key).copied()
+    /// Whether the clock that counts a key now has not caught up with all that have counted it before, or has for less than so long.
+    pub(super) fn is_new(&self, moment: Moment, key: u32, lasts: u64) -> bool {
+        self.caught_up.get(&key).is_some_and(|caught_up| moment.at < caught_up + lasts)
     }
 
     /// When that was last, if ever.

@@ -67,6 +67,12 @@ impl Pushes {
         Self { pushes, longest, buckets }
     }
 
+    /// The same for the policy whose limits remember longest.
+    pub(super) fn last_beyond_a_leap(plan: &Plan) -> u64 {
+        let all = (0..plan.policies.len()).map(|policy| Self::new(plan, policy).lasts_beyond_a_leap());
+        all.max().unwrap_or(0)
+    }
+
     fn are_any(&self) -> bool {
         !self.pushes.is_empty()
     }
