@@ -3,14 +3,13 @@
 //! A key that the store has dropped, because nobody asked for it, begins anew; that is no loss.
 
 use rationd::core::decision::Source;
-use rationd::core::limit::Limit;
 
 use super::Found;
 use super::notes::{Life, Lives, Stops, UnderWay, leaves_the_store};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::{Brain, Plan, Zone};
+use crate::plan::Brain;
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
@@ -18,13 +17,9 @@ static FAULTS: Exemption = Exemption::new(
     "from the first fault on that concerns the store or the way to it, until all has healed",
     "A store may then be late or lost, and nobody knows better; when all has healed liveness.rs judges.",
 );
-static FAR: Exemption = Exemption::new(
-    "a node whose trips to the store and back take more than a fifth of the timeout",
-    "Some of its calls are answered too late.",
-);
 static LATE: Exemption = Exemption::new(
     "a key at a node of which a call of the node was lost, or took more than a fifth of the timeout, from then on for two periods and three seconds",
-    "The node cannot tell a store that is late, or a message that was lost, from a store that is away.",
+    "The node cannot tell a store that is late or far, or a message that was lost, from a store that is away.",
 );
 static STOPS: Exemption = Exemption::new(
     "a node that is not run for a while, from then on for two periods and three seconds",
@@ -40,7 +35,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["liveness"],
     proves: "As long as nothing has gone wrong nobody goes by its share.",
     judges: "All but concurrent limits.",
-    exemptions: &[&BASELINES, &FAULTS, &FAR, &LATE, &STOPS, &PARKED],
+    exemptions: &[&BASELINES, &FAULTS, &LATE, &STOPS, &PARKED],
     mutant: Some("expiry-taken-for-loss"),
 };
 
@@ -52,7 +47,7 @@ const QUICK: u64 = 5;
 pub(super) struct Needless {
     /// Until then nothing goes wrong with the store.
     until: u64,
-    plan: Plan,
+    timeout: u64,
     stops: Stops,
     lives: Lives,
     /// Calls that have no answer yet, and when one had none for long, by node and key.
@@ -71,7 +66,7 @@ impl Needless {
         let first = of_store.map(|fault| fault.at.0).min().unwrap_or(u64::MAX);
         Self {
             until: if BASELINES.when(plan.brain != Brain::Rationd) { 0 } else { first },
-            plan: plan.clone(),
+            timeout: plan.daemon.timeout.0,
             stops: Stops::default(),
             lives: Lives::default(),
             calls: UnderWay::default(),
@@ -82,14 +77,7 @@ impl Needless {
 
     /// What takes longer is not quick.
     fn quick(&self) -> u64 {
-        self.plan.daemon.timeout.0 / QUICK
-    }
-
-    /// A node's calls are under way for long.
-    fn is_far(&self, node: u32) -> bool {
-        let network = &self.plan.network;
-        let further = Zone::of(&self.plan.zones, node).map_or(0, |zone| zone.store.0);
-        2 * (network.latency.0 + network.jitter.0) + further > self.quick()
+        self.timeout / QUICK
     }
 
     /// Whether a node has waited for long for an answer about a key, or has got none, so long before at most.
@@ -122,12 +110,11 @@ impl Observer for Needless {
                 if request.kind != Kind::Check || decision.source != Source::Share || PARKED.when(*parked) {
                     return;
                 }
-                let remembers = |limit: &Limit| limit.period.0.max(limit.depth().0);
-                let before = 2 * rule.limits.iter().map(remembers).max().unwrap_or(0) + AWAKE;
+                let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+                let before = 2 * longest + AWAKE;
                 let is_late = || self.is_late(moment, self.lives.of(request.node), request.key, before);
                 let is_excused = STOPS.when(self.stops.meet(request.node, moment.at, before))
                     || FAULTS.when(moment.at >= self.until)
-                    || FAR.when(self.is_far(request.node))
                     || LATE.when(is_late());
                 if !is_excused {
                     self.found
@@ -195,7 +182,7 @@ mod tests {
         for (answered, at, seen) in [
             (Some(9_000), late, 1),
             (Some(20_000), late, 0),
-            (Some(20_000), late + 21_000, 1),
+            (Some(20_000), late + 20_001, 1),
             (None, late + 49_000, 0),
             (None, late + 51_000, 1),
         ] {
@@ -218,18 +205,6 @@ mod tests {
             history.called(&mut checker, SECOND, 1, 1);
             history.check(&mut checker, at, 1, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
-        }
-    }
-
-    #[test]
-    fn a_near_node_is_judged_beside_one_that_is_far() {
-        for (far, seen) in [(1_000, 0), (0, 1)] {
-            let mut history = History::new("10/1s fixed");
-            let mut setting = history.setting();
-            setting.plan.zones = vec![Zone { nodes: far, store: Span::millis(20) }];
-            let mut checker = Needless::new(&setting);
-            history.check(&mut checker, SECOND, 1, Source::Share, false);
-            assert_eq!(checker.violations().len(), seen, "{far}: {:?}", checker.violations());
         }
     }
 }
