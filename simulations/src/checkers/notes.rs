@@ -58,24 +58,6 @@ impl Ids {
     }
 }
 
-/// Whether a fault leaves the store and the way to it alone: nodes come and go, or do not hear each other.
-pub(super) fn leaves_the_store(what: &What) -> bool {
-    use What::{Build, Crash, Jump, Liar, Part, Push, Restart, Roll, Scale, Surge};
-    matches!(
-        what,
-        Part { .. }
-            | Liar { .. }
-            | Build { .. }
-            | Jump { .. }
-            | Push { .. }
-            | Surge { .. }
-            | Crash { .. }
-            | Restart { .. }
-            | Roll { .. }
-            | Scale { .. }
-    )
-}
-
 /// When each node is not run for a while.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
