@@ -14,12 +14,12 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::{Brain, Plan, Zone};
+use crate::plan::{Brain, Plan, What, Zone};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run until all has healed, for two seconds and all that may count by then",
+    "from the first fault of a run that concerns the store, the way to it, limits or nodes, until all has healed, for two seconds and all that may count by then",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
 static LOST: Exemption = Exemption::new(
@@ -118,13 +118,31 @@ fn counts_for(limit: &Limit) -> u64 {
         }
 }
 
+/// Whether no token is held elsewhere, or lost, by that.
+fn is_harmless(what: &What) -> bool {
+    matches!(
+        what,
+        What::Surge { .. }
+            | What::Jump { .. }
+            | What::ScriptFlush { .. }
+            | What::Liar { .. }
+            | What::Build { newer: true, .. }
+    )
+}
+
 impl Early {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             plan: plan.clone(),
-            until: plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX),
+            until: plan
+                .faults
+                .iter()
+                .filter(|fault| !is_harmless(&fault.what))
+                .map(|fault| fault.at.0)
+                .min()
+                .unwrap_or(u64::MAX),
             from: u64::MAX,
             lives: Lives::default(),
             clocks: Clocks::new(plan),
@@ -399,6 +417,21 @@ mod tests {
             history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
             history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    /// More demand holds no tokens elsewhere, and a node that dies with what it holds does.
+    #[test]
+    fn a_fault_that_loses_nothing_excuses_nothing() {
+        for (what, seen) in [(What::Surge { factor: 2_000 }, 1), (What::Crash { node: 0 }, 0)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            let (at, lasts) = (crate::span::Span::secs(1), crate::span::Span(0));
+            setting.plan.faults = vec![crate::plan::Fault { at, lasts, what }];
+            let mut checker = Early::new(&setting);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 }
