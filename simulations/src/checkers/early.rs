@@ -19,7 +19,7 @@ use crate::plan::{Brain, Plan, What, Zone};
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run that concerns the store, the way to it, limits or nodes, until all has healed, for two seconds and all that may count by then",
+    "from the first fault of a run on that is more than demand, a wall clock, scripts that are forgotten or nodes of a newer build, until all has healed, for two seconds and all that may count by then",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
 static LOST: Exemption = Exemption::new(
@@ -120,14 +120,7 @@ fn counts_for(limit: &Limit) -> u64 {
 
 /// Whether no token is held elsewhere, or lost, by that.
 fn is_harmless(what: &What) -> bool {
-    matches!(
-        what,
-        What::Surge { .. }
-            | What::Jump { .. }
-            | What::ScriptFlush { .. }
-            | What::Liar { .. }
-            | What::Build { newer: true, .. }
-    )
+    matches!(what, What::Surge { .. } | What::Jump { .. } | What::ScriptFlush { .. } | What::Build { newer: true, .. })
 }
 
 impl Early {
