@@ -262,7 +262,9 @@ impl Together {
     fn set_back(&mut self, (life, key, index): (Life, u32, usize), window: u64, begins: u64, ahead: u64) {
         let Some(parts) = self.parts.get_mut(&(life, key, index)) else { return };
         let was_before = |part: &Part| part.window > window || part.first.wrapping_add(ahead) < begins;
-        while let Some(part) = parts.pop_back_if(|part| part.window >= window && SET.when(was_before(part))) {
+        while let Some(part) = parts.back().copied().filter(|part| part.window >= window && SET.when(was_before(part)))
+        {
+            parts.pop_back();
             if let Some(summed) = self.summed.get_mut(&(key, index, part.window)) {
                 *summed = summed.saturating_sub(part.used);
             }
