@@ -209,6 +209,23 @@ pub struct Zone {
     pub store: Span,
 }
 
+impl Zone {
+    /// The zone of a node, if it is in one. Each zone takes its part of the nodes that are in no earlier zone, spread
+    /// evenly over their numbers.
+    #[must_use]
+    pub fn of(zones: &[Self], node: u32) -> Option<&Self> {
+        let (mut place, mut rest) = (u64::from(node), 1_000);
+        zones.iter().find(|zone| {
+            let part = u64::from(zone.nodes).min(rest);
+            let before = |places: u64| (places * part).checked_div(rest).unwrap_or(0);
+            let (taken, is_in) = (before(place + 1), before(place + 1) > before(place));
+            place -= taken.min(place);
+            rest -= part;
+            is_in
+        })
+    }
+}
+
 /// The Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

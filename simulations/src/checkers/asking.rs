@@ -7,13 +7,14 @@
 //! Under which limits a node lends, and to whom, is `lending.rs`'s.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::{OnStoreLoss, Rule};
 
-use super::notes::{Life, Lives, Stops};
+use super::Found;
+use super::notes::{Clocks, Life, Lives, Stops, goes_by};
+use super::phased::Pushes;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, has_pushes};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
@@ -32,8 +33,12 @@ static STOPPED: Exemption = Exemption::new(
     "It learns that an answer is late when it runs again, after what comes before in its queue.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "what a share admits beside loans, in runs in which clocks of the store are set or differ, and limits change",
-    "By another clock, or under other limits, the window is another.",
+    "what a share admits beside a loan, where another clock has counted the key since, or the node goes by one that is two timeouts from the store's",
+    "By another clock the window is another.",
+);
+static PUSHES: Exemption = Exemption::new(
+    "the same, of keys whose limits change, from then on until two periods after all nodes know of it",
+    "Under other limits the window is another.",
 );
 static EDGE: Exemption = Exemption::new(
     "the same, within two timeouts of a window's ends",
@@ -45,7 +50,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["asking"],
     proves: "A check waits for a peer for half of its time at most; a peer that has no store, leaves, or was late three times in a row is left out for a while; nobody asks a peer for a key for which it lets another wait; those without a store are tried with a pause between any two, which is as many times longer as there are nodes for each owner; nobody lends to who has stopped waiting, nor of several limits what ends on its way; and a share has nothing of a window in which a peer has lent.",
     judges: "All algorithms, several limits. Shares beside loans: one fixed window.",
-    exemptions: &[&OFF, &SHARDS, &UNSTEADY, &STOPPED, &LEAPS, &EDGE],
+    exemptions: &[&OFF, &SHARDS, &UNSTEADY, &STOPPED, &LEAPS, &PUSHES, &EDGE],
     mutant: Some("tries-without-pause"),
 };
 
@@ -120,7 +125,9 @@ type Wait = (Life, u64, u64);
 pub(super) struct Asking {
     is_on: bool,
     judges_peers: bool,
-    judges_shares: bool,
+    /// By policy: when its limits change.
+    pushes: Vec<Pushes>,
+    clocks: Clocks,
     timeout: u64,
     /// The pause that is due, from that time on.
     pause: (u64, u64),
@@ -134,8 +141,8 @@ pub(super) struct Asking {
     tried: Map<Life, u64>,
     /// When a node last went by its share of a key.
     by_share: Map<(Life, u32), u64>,
-    /// When a peer last lent a node tokens of a key, by the store's clock.
-    lent: Map<(Life, u32), u64>,
+    /// When a peer last lent a node tokens of a key: in true time, and by the store's clock.
+    lent: Map<(Life, u32), (u64, u64)>,
     found: Found,
 }
 
@@ -143,14 +150,14 @@ impl Asking {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         let is_on = !OFF.when(!plan.daemon.owners);
-        let differ = plan.redis.skew.0 > 0 || plan.redis.replica_skew.0 > 0;
         let is_unsteady = UNSTEADY.when(plan.faults.iter().any(|fault| changes_the_fleet(&fault.what)));
         let crowd = if is_unsteady { 1 } else { u64::from(plan.nodes.div_ceil(OWNERS)) };
         let known = plan.gossip.map_or(u64::MAX, |gossip| gossip.join.0 + 3 * gossip.tick.0);
         Self {
             is_on,
             judges_peers: is_on && !SHARDS.when(plan.daemon.shards > 1),
-            judges_shares: is_on && !LEAPS.when(plan.clocks_leap() || differ || has_pushes(plan)),
+            pushes: (0..plan.policies.len().max(1)).map(|policy| Pushes::new(plan, policy)).collect(),
+            clocks: Clocks::new(plan),
             timeout: plan.daemon.timeout.0,
             pause: (PAUSE * crowd, known),
             lives: Lives::default(),
@@ -253,7 +260,7 @@ impl Asking {
         let is_open =
             |loan: &&Loan| loan.lasts.is_none_or(|lasts| open.sent + lasts.0 > moment.at + lasts.0 / DRIFT_PART);
         if loan.filter(is_open).is_some() {
-            self.lent.insert((life, key), store);
+            self.lent.insert((life, key), (moment.at, store));
         }
     }
 
@@ -275,16 +282,19 @@ impl Asking {
     }
 
     /// A check was decided by the share.
-    fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule, verdict: Verdict, store: u64) {
+    fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
         let place = (self.lives.of(request.node), request.key);
         self.by_share.insert(place, moment.at);
         let ([limit], OnStoreLoss::Share) = (&rule.limits[..], rule.on_store_loss) else { return };
-        let Some(lent) = self.lent.get(&place).filter(|_| self.judges_shares && verdict == Verdict::Allow) else {
-            return;
-        };
+        let lent = self.lent.get(&place).filter(|_| decision.verdict == Verdict::Allow);
+        let Some((at, lent)) = lent else { return };
         let (period, around) = (limit.period.0, 2 * self.timeout);
         let is_inside = |at: u64| (around..period.saturating_sub(around)).contains(&(at % period));
-        let is_excused = EDGE.when(!is_inside(*lent) || !is_inside(store));
+        let is_another = goes_by(decision).0.abs_diff(store) > around
+            || self.clocks.leapt(request.key).is_some_and(|leapt| leapt >= *at);
+        let is_excused = EDGE.when(!is_inside(*lent) || !is_inside(store))
+            || LEAPS.when(is_another)
+            || PUSHES.when(self.pushes[request.policy as usize].meet(moment.at));
         if limit.algorithm == Algorithm::Fixed && store / period == lent / period && !is_excused {
             self.found.add("asking", moment, || {
                 format!(
@@ -316,7 +326,7 @@ fn changes_the_fleet(what: &What) -> bool {
 
 impl Observer for Asking {
     fn ignores(&self, topic: Topic) -> bool {
-        !self.is_on || matches!(topic, Topic::Executed | Topic::Called | Topic::Settled)
+        !self.is_on || matches!(topic, Topic::Called | Topic::Settled)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -325,6 +335,7 @@ impl Observer for Asking {
         }
         self.lives.see(seen);
         self.stops.see(seen);
+        self.clocks.see(moment, seen);
         match seen {
             Seen::PeerAsked { node, incarnation, key, ask, peer } => {
                 self.asks(moment, (*node, *incarnation), *key, ask, *peer);
@@ -349,7 +360,7 @@ impl Observer for Asking {
             Seen::Answered { request, rule, decision, store, .. }
                 if decision.source == Source::Share && request.kind == Kind::Check =>
             {
-                self.goes_by_its_share(moment, request, rule, decision.verdict, store.0);
+                self.goes_by_its_share(moment, request, rule, decision, store.0);
             }
             _ => {}
         }
@@ -502,6 +513,32 @@ mod tests {
             let request = history.ask(&mut checker, at);
             history.answer(&mut checker, at, &request, Source::Share, ok);
             assert_eq!(checker.violations().len(), seen, "{at} {ok}");
+        }
+    }
+
+    /// Half a second after the loan by another clock, or while limits change, it is not judged; nor by a node's clock that is off.
+    #[test]
+    fn a_share_beside_a_loan_is_judged_in_runs_in_which_clocks_differ_and_limits_change() {
+        for (pushed, leaps, ahead, seen) in
+            [(20, false, 0, 1), (0, false, 0, 0), (20, true, 0, 0), (20, false, 90_000, 1), (20, false, 110_000, 0)]
+        {
+            let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
+            let mut setting = history.setting();
+            setting.plan.daemon.owners = true;
+            setting.plan.nodes = 2;
+            setting.plan.redis.skew = crate::span::Span::secs(1);
+            let what = What::Push { policy: 0, limits: vec!["20/1s fixed".into()] };
+            let at = crate::span::Span::secs(pushed);
+            setting.plan.faults.push(crate::plan::Fault { at, lasts: crate::span::Span(0), what });
+            let mut checker = Asking::new(&setting);
+            history.lent(&mut checker, 1, 0, 1, 1);
+            asks(&mut history, &mut checker, 500_000, &ask);
+            hears(&mut history, &mut checker, 501_000, &ask, &loan(1));
+            if leaps {
+                history.lent(&mut checker, 550_000, 2_000, 2, 1);
+            }
+            history.on_share(&mut checker, 600_000, ahead, 1);
+            assert_eq!(checker.violations().len(), seen, "{pushed} {leaps} {ahead}: {:?}", checker.violations());
         }
     }
 }

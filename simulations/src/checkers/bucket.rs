@@ -25,7 +25,7 @@ static PUSHES: Exemption = Exemption::new(
     "A bucket of other numbers is charged in another way.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods and an account's life after that has caught up with the one before; for good after six times",
+    "a key that another clock counts, until two periods and an account's life after that has caught up with the one before",
     "By a clock that is further back a bucket may have filled that by the other was full, and what it lent is spent meanwhile. Of a node's account nothing is known until the node has asked once more.",
 );
 static BASELINES: Exemption =
@@ -102,7 +102,7 @@ struct Account {
 const PAST: usize = 4;
 
 /// A node's account of a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Accounts {
     /// As the owner has it; and with what a former owner lent, or without what a failover undid.
     now: [Account; 2],
@@ -127,7 +127,7 @@ impl Accounts {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Bucket {
     /// Baselines keep no accounts.
     accounts: bool,

@@ -9,17 +9,30 @@ use rationd::core::gcra::LEASE_LIFE;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+use super::notes::{Clocks, Lives, UnderWay};
 use super::sheet::{Exemption, Sheet};
-use super::{Found, SAME, aligned};
+use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::Brain;
+use crate::plan::{Brain, Plan, What, Zone};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run until all has healed, for two seconds and all that may count by then, runs with losses until then, from then on those in which a clock is set, and always those with clocks that differ or nodes far away",
+    "from the first fault of a run on that is more than demand, a wall clock, scripts that are forgotten or nodes of a newer build, until all has healed, for two seconds and all that may count by then",
     "Tokens are then held where nobody asks, and nobody is to blame.",
+);
+static LOST: Exemption = Exemption::new(
+    "a key of which a call, or an ask of a peer, was lost or took more than a fifth of the timeout, in runs with losses, as long as its tokens count",
+    "What it was lent nobody has.",
+);
+static FAR: Exemption = Exemption::new(
+    "a key that was asked of a node to which an answer of the store takes longer than a check waits, as long as its tokens count",
+    "Who asks such a node is told so, and what it is lent comes too late to be spent.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until that has caught up with all before and what may count by then",
+    "What the other clock lent nobody may spend in the windows of this one.",
 );
 static CONCURRENT: Exemption =
     Exemption::new("concurrent limits", "How long a slot is held is up to the client; permits.rs counts them.");
@@ -43,8 +56,8 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "One fixed window, and all other shapes of keys that one node is asked of, in runs in which nothing goes wrong.",
-    exemptions: &[&BASELINES, &TROUBLE, &CONCURRENT, &ASIDE, &SEVERAL, &OVERTAKEN],
+    judges: "One fixed window, and all other shapes of keys that one node is asked of, as long as nothing goes wrong.",
+    exemptions: &[&BASELINES, &TROUBLE, &LOST, &FAR, &LEAPS, &CONCURRENT, &ASIDE, &SEVERAL, &OVERTAKEN],
     mutant: None,
 };
 
@@ -76,20 +89,21 @@ struct Asked {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Early {
-    /// Masters' clocks agree, and all nodes are near.
     is_on: bool,
+    plan: Plan,
     /// When something goes wrong for the first time, and from when on nothing does any more.
     until: u64,
     from: u64,
-    /// Something sets a clock.
-    leaps: bool,
+    lives: Lives,
+    clocks: Clocks,
+    calls: UnderWay,
     windows: Map<u32, Window>,
     /// What was asked for of a key of another shape.
     asked: Map<u32, VecDeque<Asked>>,
     /// The node that alone was asked of a key; `None`: there were several.
     alone: Map<u32, Option<u32>>,
-    /// When the store executed the latest return that was overtaken.
-    overtaken: Map<u32, u64>,
+    /// When tokens of a key were last lost: the store executed a return that was overtaken, a call was lost, a far node was asked.
+    spoilt: Map<u32, u64>,
     found: Found,
 }
 
@@ -104,24 +118,87 @@ fn counts_for(limit: &Limit) -> u64 {
         }
 }
 
+/// Whether no token is held elsewhere, or lost, by that.
+fn is_harmless(what: &What) -> bool {
+    matches!(what, What::Surge { .. } | What::Jump { .. } | What::ScriptFlush { .. } | What::Build { newer: true, .. })
+}
+
 impl Early {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        // Who is further away than a check may wait is told so.
-        let is_near = plan.zones.iter().all(|zone| zone.store < plan.daemon.timeout);
-        let is_calm = plan.redis.skew.0 <= SAME && is_near;
-        let first = plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX);
         Self {
-            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(!is_calm),
-            until: if plan.network.loss == 0 { first } else { 0 },
-            leaps: plan.clocks_leap(),
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd),
+            plan: plan.clone(),
+            until: plan
+                .faults
+                .iter()
+                .filter(|fault| !is_harmless(&fault.what))
+                .map(|fault| fault.at.0)
+                .min()
+                .unwrap_or(u64::MAX),
             from: u64::MAX,
+            lives: Lives::default(),
+            clocks: Clocks::new(plan),
+            calls: UnderWay::default(),
             windows: Map::default(),
             asked: Map::default(),
             alone: Map::default(),
-            overtaken: Map::default(),
+            spoilt: Map::default(),
             found: Found::default(),
         }
+    }
+
+    /// Takes note of what loses tokens of a key.
+    fn spoil(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let key = match seen {
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => {
+                self.calls.end(*node);
+                None
+            }
+            Seen::Executed { key, call, grant, .. } if grant.outdated && matches!(call.op, Op::Return { .. }) => {
+                OVERTAKEN.when(true).then_some(*key)
+            }
+            Seen::Asked(request) => {
+                let zone = Zone::of(&self.plan.zones, request.node);
+                // Who is further away than a check may wait is told so.
+                let is_far = zone.is_some_and(|zone| zone.store >= self.plan.daemon.timeout);
+                FAR.when(is_far).then_some(request.key)
+            }
+            _ if self.plan.network.loss == 0 => None,
+            Seen::Called { node, key, call, .. } => {
+                self.calls.leave(moment, self.lives.of(*node), *key, call.id);
+                None
+            }
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                let took = self.calls.settle(moment, (*node, *incarnation), *key, call.id).unwrap_or(0);
+                LOST.when(grant.is_none() || took > self.quick()).then_some(*key)
+            }
+            Seen::PeerAnswered { key, peer, ask, answer, .. } if answer.is_ok() => {
+                self.calls.leave(moment, *peer, *key, u64::MAX - ask.id);
+                None
+            }
+            Seen::PeerHeard { node, incarnation, key, ask, .. } => {
+                self.calls.settle(moment, (*node, *incarnation), *key, u64::MAX - ask.id);
+                None
+            }
+            _ => None,
+        };
+        if let Some(key) = key {
+            self.spoilt.insert(key, moment.at);
+        }
+    }
+
+    /// A call that takes longer is late.
+    fn quick(&self) -> u64 {
+        const QUICK: u64 = 5;
+        self.plan.daemon.timeout.0 / QUICK
+    }
+
+    /// Whether tokens of a key were lost that would count then, for so long.
+    fn is_spoilt(&self, moment: Moment, key: u32, counts: u64) -> bool {
+        let is_waiting = self.calls.of(key).any(|(_, left)| moment.at > left + self.quick());
+        let leapt = LEAPS.when(self.clocks.is_new(moment, key, counts));
+        leapt || LOST.when(is_waiting) || self.spoilt.get(&key).is_some_and(|at| moment.at < at + counts)
     }
 
     /// Of other shapes the limit says how long ago what was asked for may count.
@@ -172,10 +249,6 @@ impl Observer for Early {
         topic == Topic::Asked
     }
 
-    fn ignores(&self, topic: Topic) -> bool {
-        matches!(topic, Topic::Called | Topic::Settled)
-    }
-
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Asked(request) = seen
             && self.is_on
@@ -187,23 +260,20 @@ impl Observer for Early {
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
         }
-        if matches!(seen, Seen::Calm) && !TROUBLE.when(self.leaps) {
+        if matches!(seen, Seen::Calm) {
             self.from = moment.at + SETTLED;
         }
-        if let Seen::Executed { key, call, grant, .. } = seen
-            && grant.outdated
-            && matches!(call.op, Op::Return { .. })
-        {
-            self.overtaken.insert(*key, moment.at);
-        }
+        self.lives.see(seen);
+        self.clocks.see(moment, seen);
+        self.spoil(moment, seen);
         let Seen::Answered { request, rule, decision, .. } = seen else { return };
         let counts = rule.limits.iter().map(counts_for).max().unwrap_or(0);
-        let is_overtaken = OVERTAKEN.when(self.overtaken.get(&request.key).is_some_and(|at| moment.at < at + counts));
+        let is_spoilt = self.is_spoilt(moment, request.key, counts);
         if !self.is_on || request.kind != Kind::Check || ASIDE.when(rule.is_entitled()) {
             return;
         }
         let Some(limit) = aligned(rule) else {
-            if !is_overtaken {
+            if !is_spoilt {
                 self.answered(moment, request, rule, decision);
             }
             return;
@@ -220,7 +290,7 @@ impl Observer for Early {
         let is_troubled = |passed: u64| moment.at >= until && moment.at < from.saturating_add(passed);
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
-        window.is_excused |= is_overtaken;
+        window.is_excused |= is_spoilt;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
         let passed = limit.period.0.saturating_sub(decision.reset_after.0);
         if is_denied && window.denied.is_none() && !TROUBLE.when(is_troubled(passed)) {
@@ -293,6 +363,68 @@ mod tests {
             history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
             history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{limit} {at}: {:?}", checker.violations());
+        }
+    }
+
+    /// A call that is lost excuses its key for as long as what it was lent counts, and no other call does.
+    #[test]
+    fn a_key_is_excused_whose_call_was_lost_as_long_as_its_tokens_count() {
+        for (answered, at, seen) in [(true, 2, 1), (false, 2, 0), (false, 4, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.network.loss = 1;
+            let mut checker = Early::new(&setting);
+            history.called(&mut checker, SECOND, 1, 1);
+            match answered {
+                true => history.settled(&mut checker, SECOND + 1, 1, 1),
+                false => history.unanswered_in(&mut checker, SECOND + 50_000, [0, 1]),
+            }
+            history.check(&mut checker, at * SECOND + SECOND / 4, 1, Source::Lease, false);
+            history.check(&mut checker, (at + 1) * SECOND + SECOND / 4, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{answered} {at}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_key_that_a_near_node_is_asked_for_is_judged_in_a_run_with_far_nodes_and_clocks_that_differ() {
+        for (far, seen) in [(0, 1), (1_000, 0)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.redis.skew = crate::span::Span::secs(1);
+            setting.plan.zones = vec![Zone { nodes: far, store: crate::span::Span::millis(50) }];
+            let mut checker = Early::new(&setting);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{far}: {:?}", checker.violations());
+        }
+    }
+
+    /// The clock is five seconds back from the second second on: until it has caught up, and a window and half a second after that.
+    #[test]
+    fn a_key_that_another_clock_counts_is_judged_again_when_that_has_caught_up() {
+        for (at, seen) in [(7, 0), (9, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = Early::new(&history.setting());
+            history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
+            history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
+            history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    /// More demand holds no tokens elsewhere, and a node that dies with what it holds does.
+    #[test]
+    fn a_fault_that_loses_nothing_excuses_nothing() {
+        for (what, seen) in [(What::Surge { factor: 2_000 }, 1), (What::Crash { node: 0 }, 0)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            let (at, lasts) = (crate::span::Span::secs(1), crate::span::Span(0));
+            setting.plan.faults = vec![crate::plan::Fault { at, lasts, what }];
+            let mut checker = Early::new(&setting);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 }

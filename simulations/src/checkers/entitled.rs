@@ -14,15 +14,15 @@ use rationd::core::time::Timestamp;
 
 use std::sync::Arc;
 
+use super::Found;
 use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, has_pushes};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods after that has caught up with the one before and its node has heard anew what is set aside for it; for good where its limits change, or after six times",
+    "a key that another clock counts, until two periods after that has caught up with the one before and its node has heard anew what is set aside for it; for good where its limits change",
     "By clocks that differ windows are not the same, and entitlements lapse at other times.",
 );
 static FORGOTTEN: Exemption = Exemption::new(
@@ -56,7 +56,7 @@ struct Told {
 }
 
 /// What one node believes of one key, and has made of it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Place {
     /// The latest acquire that it has sent.
     latest: u64,
@@ -79,7 +79,7 @@ struct Place {
 }
 
 /// The checker.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Entitled {
     /// It begins in the midst of keys' lives: what a node was told before it does not know.
     midway: bool,
@@ -111,7 +111,7 @@ impl Entitled {
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         let phased = Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true);
         // The most that was ever set aside of a key whose limit is lower now is not known.
-        if has_pushes(&setting.plan) { phased } else { phased.again(setting, |_| Self::midway()) }
+        phased.again(setting, |_| Self::midway()).unless_limits_change(setting)
     }
 
     fn midway() -> Self {

@@ -11,7 +11,7 @@ use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
 use super::notes::{Answers, Clocks, Ids, Life, Lives};
-use super::phased::Phased;
+use super::phased::{Phased, Pushes};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Violation};
@@ -29,8 +29,10 @@ static SHAPES: Exemption = Exemption::new(
     "what is lent of other shapes",
     "A sliding window and a bucket tell what is left only at the moment of the call: the second opinion computes it again.",
 );
-static LEAPS: Exemption =
-    Exemption::new("the census of a key, once another clock counts it", "Periods are by the owner's clock.");
+static LEAPS: Exemption = Exemption::new(
+    "the census of a key that another clock counts, until two periods, and of a bucket an account's life, after that has caught up with all before",
+    "Periods are by the owner's clock.",
+);
 static GROWN: Exemption = Exemption::new(
     "what is asked for where the store counts more nodes than the fleet has heard of",
     "The store counts nodes for a while that are gone, so the fewer count: those that it knows, or those of the fleet. A newcomer is known to the store first.",
@@ -47,7 +49,7 @@ static FORGOTTEN: Exemption = Exemption::new(
 );
 
 static HELD: Exemption = Exemption::new(
-    "what a node holds of several limits or a bucket, or of a window that begins or ends within 20 ms and two timeouts, or of a key, once another clock counts it",
+    "what a node holds of several limits or a bucket, or of a window that begins or ends within 20 ms and two timeouts, or of a key that another clock counts, for as long as its census",
     "What it can spend by its own clock when the call arrives nobody else knows so nearly.",
 );
 
@@ -70,7 +72,7 @@ const EDGE: u64 = 20_000;
 const REMEMBERED: u64 = 9_900_000;
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fairness {
     is_on: bool,
     /// When each node that lives has come, and by when the others have heard of it; `None`: they hear of nobody.
@@ -94,11 +96,13 @@ pub(super) struct Fairness {
     owners: bool,
     /// Keys that another clock has counted at once.
     clocks: Clocks,
+    /// So long after a key's clock has caught up with all before, what those lent is over.
+    lasts: u64,
     found: Found,
 }
 
 /// What a node admits of a key on its share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Share {
     /// It goes by it, and no acquire has been answered since.
     alone: bool,
@@ -164,7 +168,7 @@ fn window(call: &Call, order: &Acquire, grant: &Grant) -> Option<(u64, u64)> {
 }
 
 /// In which census period, by the owner's clock, each node last asked for a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     last: Numbered<Option<u64>>,
     /// How many nodes asked last in each period.
@@ -216,6 +220,7 @@ impl Fairness {
             asked: Numbered::default(),
             owners: setting.plan.daemon.owners,
             clocks: Clocks::new(&setting.plan),
+            lasts: Pushes::last_beyond_a_leap(&setting.plan),
             found: Found::default(),
         }
     }
@@ -246,7 +251,7 @@ impl Fairness {
     /// What a node holds of the window that is open, at least.
     fn held(&self, moment: Moment, life: Life, key: u32) -> u64 {
         let skew = self.skews.get(key).copied().flatten();
-        let (Some(skew), false) = (skew, HELD.when(self.clocks.leapt(key).is_some())) else { return 0 };
+        let (Some(skew), false) = (skew, HELD.when(self.clocks.is_new(moment, key, self.lasts))) else { return 0 };
         let now = moment.store.0.wrapping_add(skew);
         self.held.get(&(life, key)).map_or(0, |held| held.open(now, self.edge))
     }
@@ -361,7 +366,7 @@ impl Observer for Fairness {
                     self.lent(moment, *key, call, order, grant, ran);
                 }
                 self.count(*key, *node, call, grant);
-                if !LEAPS.when(self.clocks.leapt(*key).is_some()) {
+                if !LEAPS.when(self.clocks.is_new(moment, *key, self.lasts)) {
                     self.census(moment, *key, call, grant);
                 }
             }
@@ -511,5 +516,19 @@ mod tests {
         history.nodes = 2;
         history.executed(&mut checker, 1, 2);
         assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    #[test]
+    fn the_census_of_a_key_that_another_clock_counts_is_judged_again() {
+        for (at, seen) in [(10, 0), (11, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Fairness::new(&history.setting());
+            history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
+            history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
+            history.nodes = 3;
+            history.executed(&mut checker, at * SECOND, 3);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
     }
 }

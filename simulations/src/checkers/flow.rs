@@ -13,7 +13,7 @@ use crate::observe::{Moment, Seen};
 const ROOM: u32 = 100;
 
 /// One key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Key {
     /// Calls under way, by node and id.
     calls: BTreeMap<(u32, u64), ()>,
@@ -22,7 +22,7 @@ struct Key {
 }
 
 /// All keys.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Flow {
     /// No key has to make room: what was lent to it ahead would lapse.
     is_roomy: bool,

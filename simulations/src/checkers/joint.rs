@@ -24,7 +24,7 @@ static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static PARTIAL: Exemption = Exemption::new(
     "two periods of a key of which the store lends to one node while another goes by its share, as a fault takes the store from some of the nodes",
-    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. So are runs that lose messages all the time, or whose nodes are far from the store; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
+    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. Where messages are lost at random, or nodes are far from the store, so does a node of which a call about the key was not answered, for two periods and two seconds; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
 );
 static UNAWARE: Exemption = Exemption::new(
     "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, while others go by their shares",
@@ -111,6 +111,9 @@ const GRACE: u64 = 1_000_000;
 /// is asked for the key later does not know whether it still is.
 const REMEMBERED: u64 = 1_250_000;
 
+/// Whose call was lost has found the store again within so long and two periods.
+const FINDS: u64 = 2_000_000;
+
 /// Within so long it has asked the store, and heard.
 const ASKS: u64 = 10_000;
 
@@ -158,12 +161,14 @@ struct Partial {
     until: u64,
     /// Nodes that are not run, as bits; whichever, where it does not stop them.
     nodes: u64,
+    /// It takes only some calls, and a node is without the store that has had no answer.
+    random: bool,
 }
 
 impl Partial {
-    /// Whether it is one of these nodes that may be without the store then.
-    fn meets(&self, at: u64, nodes: u64) -> bool {
-        (self.from..self.until).contains(&at) && self.nodes & nodes != 0
+    /// Whether it is one of the nodes of a key that may be without the store then.
+    fn meets(&self, at: u64, key: &Key) -> bool {
+        (self.from..self.until).contains(&at) && self.nodes & key.nodes != 0 && (!self.random || key.misses(at))
     }
 }
 
@@ -207,6 +212,12 @@ impl Key {
     fn is_lent_beside(&self, node: u32, at: u64) -> bool {
         let others = self.lent.iter().filter(|(of, lent)| *of != node && *lent > 0);
         others.map(|(_, lent)| lent + 2 * self.span + SAME_LOSS).max().is_some_and(|until| at <= until)
+    }
+
+    /// Whether a node has had no answer about it of late.
+    fn misses(&self, at: u64) -> bool {
+        let until = |second: &Second| second.lost + 2 * self.span + FINDS;
+        self.seconds.values().any(|second| second.lost > 0 && at <= until(second))
     }
 
     /// Whether another node goes by its share.
@@ -329,9 +340,8 @@ fn settles(plan: &Plan) -> u64 {
 /// When a fault takes the store from some of the nodes, and until all of them have found it again. Those that are not run are
 /// told when that begins.
 fn partial(plan: &Plan) -> Vec<Partial> {
-    if plan.network.loss > 0 || !plan.zones.is_empty() {
-        return vec![Partial { from: 0, until: u64::MAX, nodes: u64::MAX }];
-    }
+    let is_random = plan.network.loss > 0 || !plan.zones.is_empty();
+    let always = Partial { from: 0, until: u64::MAX, nodes: u64::MAX, random: true };
     let is_partial = |what: &What| match what {
         What::Cut { nodes, .. } => !nodes.is_empty(),
         What::Swizzle | What::Isolate { .. } | What::Noise { .. } => true,
@@ -339,7 +349,11 @@ fn partial(plan: &Plan) -> Vec<Partial> {
     };
     let faults = plan.faults.iter().filter(|fault| is_partial(&fault.what));
     let until = |fault: &Fault| fault.at.0 + fault.lasts.0 + settles(plan);
-    faults.map(|fault| Partial { from: fault.at.0, until: until(fault), nodes: u64::MAX }).collect()
+    let partial = faults.map(|fault| {
+        let random = matches!(fault.what, What::Noise { .. });
+        Partial { from: fault.at.0, until: until(fault), nodes: u64::MAX, random }
+    });
+    partial.chain(is_random.then_some(always)).collect()
 }
 
 impl Joint {
@@ -376,7 +390,7 @@ impl Joint {
             _ => return,
         };
         let until = fault.at.0 + fault.lasts.0 + self.settles;
-        self.partial.push(Partial { from: fault.at.0, until, nodes });
+        self.partial.push(Partial { from: fault.at.0, until, nodes, random: false });
     }
 
     /// A node goes by its share of a key.
@@ -400,7 +414,7 @@ impl Joint {
         let knows = self.places.get(&(life, key)).map_or(0, |place| place.alone);
         let state = self.keys.of(key);
         state.lend(life.0, moment.at);
-        let is_partial = self.partial.iter().any(|partial| partial.meets(moment.at, state.nodes));
+        let is_partial = self.partial.iter().any(|partial| partial.meets(moment.at, state));
         let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
         let is_over = |second: &Second| second.is_over(state.since, moment.at);
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
@@ -447,7 +461,7 @@ impl Joint {
         }
         let key = self.keys.of(request.key);
         let place = self.places.entry((life, request.key)).or_default();
-        let met = self.partial.iter().any(|partial| partial.meets(moment.at, key.nodes));
+        let met = self.partial.iter().any(|partial| partial.meets(moment.at, key));
         let is_partial = PARTIAL.when(met && key.is_lent_beside(request.node, moment.at))
             || moment.at < key.until
             || APART.when(key.seconds.values().any(|second| second.is_over(key.since, moment.at)));
@@ -623,12 +637,18 @@ mod tests {
     /// What may be admitted on the share of node 0 in a window of ten of which seven were lent, under a fault. That node has been
     /// lent something, and `lends` just before.
     fn most_beside_leases(what: &What, lends: u32) -> u64 {
+        most_with_losses(what, lends, 0, None)
+    }
+
+    /// The same where so many of a thousand messages are lost, and a call of node 0 was, so long before.
+    fn most_with_losses(what: &What, lends: u32, loss: u32, lost: Option<u64>) -> u64 {
         let admitted = |more: u64| {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             let fault = Fault { at: Span(0), lasts: Span::secs(20), what: what.clone() };
             setting.plan.faults.push(fault.clone());
             setting.plan.gossip = Some(Gossip::default());
+            setting.plan.network.loss = loss;
             let mut checker = Joint::new(&setting);
             (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
             history.see(&mut checker, 0, &Seen::Begins(&fault));
@@ -637,6 +657,9 @@ mod tests {
             history.settled(&mut checker, 1, 1, 1);
             history.node = lends;
             history.executed(&mut checker, at - 1, 2);
+            if let Some(before) = lost {
+                history.unanswered_in(&mut checker, at - before, [0, 2]);
+            }
             history.check(&mut checker, at, 0, Source::Share, true);
             history.check(&mut checker, at + 1, 7, Source::Lease, true);
             history.check(&mut checker, at + 2, more, Source::Share, true);
@@ -664,6 +687,16 @@ mod tests {
     fn a_node_that_is_not_run_excuses_only_what_it_holds_or_goes_by_its_share_of() {
         for (node, most) in [(0, 3 + 9), (1, 3 + 9), (2, 3)] {
             assert_eq!(most_beside_leases(&What::Freeze { node }, 1), most, "{node}");
+        }
+    }
+
+    /// Two periods and two seconds after a call was lost its node has found the store again.
+    #[test]
+    fn where_messages_are_lost_at_random_only_a_call_that_was_excuses_more() {
+        let noise = What::Noise { loss: 5, repeats: 0 };
+        for (what, loss) in [(&cut(&[]), 1), (&noise, 0)] {
+            let most = |lost: Option<u64>| most_with_losses(what, 1, loss, lost);
+            assert_eq!([most(None), most(Some(3_900_000)), most(Some(4_000_001))], [3, 3 + 9, 3], "{what:?}");
         }
     }
 

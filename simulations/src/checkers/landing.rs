@@ -20,7 +20,7 @@ static PUSHES: Exemption = Exemption::new(
     "Under other limits what was lent is void.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods after that has caught up with the one before; for good after six times",
+    "a key that another clock counts, until two periods after that has caught up with the one before",
     "By another clock what was lent is void.",
 );
 static BASELINES: Exemption =
@@ -56,7 +56,7 @@ struct Lent {
 }
 
 /// One key at one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Place {
     latest: u64,
     /// The latest that was answered: again, it brings nothing.
@@ -68,7 +68,7 @@ struct Place {
 }
 
 /// The checker.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Landing {
     is_on: bool,
     /// An answer is under way for so long at most, as a node sees it.

@@ -250,7 +250,7 @@ impl Observer for Liveness {
     }
 
     fn ignores(&self, topic: Topic) -> bool {
-        !self.stalls && matches!(topic, Topic::Called | Topic::Settled) || topic == Topic::Executed
+        !self.stalls && topic == Topic::Called || topic == Topic::Executed
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

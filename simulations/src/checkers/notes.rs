@@ -4,10 +4,13 @@
 use std::collections::VecDeque;
 
 use rationd::core::call::Grant;
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
 
-use super::SAME;
 use super::phased::BUSY;
+use super::{SAME, trip};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Holding, Kind, Moment, Request, Seen};
 use crate::plan::{Plan, What};
@@ -22,7 +25,7 @@ const ANSWERS: usize = 4;
 pub(super) type Life = (u32, u64);
 
 /// Which life each node is in.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lives(Numbered<u64>);
 
 impl Lives {
@@ -38,7 +41,7 @@ impl Lives {
 }
 
 /// Which ids have been seen, in order: nodes count upwards, so the lowest is the oldest.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ids(Map<Life, VecDeque<u64>>);
 
 impl Ids {
@@ -55,26 +58,8 @@ impl Ids {
     }
 }
 
-/// Whether a fault leaves the store and the way to it alone: nodes come and go, or do not hear each other.
-pub(super) fn leaves_the_store(what: &What) -> bool {
-    use What::{Build, Crash, Jump, Liar, Part, Push, Restart, Roll, Scale, Surge};
-    matches!(
-        what,
-        Part { .. }
-            | Liar { .. }
-            | Build { .. }
-            | Jump { .. }
-            | Push { .. }
-            | Surge { .. }
-            | Crash { .. }
-            | Restart { .. }
-            | Roll { .. }
-            | Scale { .. }
-    )
-}
-
 /// When each node is not run for a while.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
     /// As many as there have been at a time.
     nodes: u32,
@@ -125,7 +110,7 @@ impl Stops {
 }
 
 /// When a key was counted by another clock at once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Clocks {
     /// A server that is busy executes a call by so much later than it arrived, and shows that time.
     busy: u64,
@@ -133,13 +118,15 @@ pub(super) struct Clocks {
     differ: bool,
     /// How far each key's clock is ahead of true time, and when that became another one.
     keys: Numbered<(Option<u64>, Option<u64>)>,
+    /// When it shows all that the ones before have shown.
+    caught_up: Map<u32, u64>,
 }
 
 impl Clocks {
     pub(super) fn new(plan: &Plan) -> Self {
         // Where masters' clocks differ, who is late cannot be told from who is ahead.
         let differ = plan.redis.skew.0 != 0;
-        Self { busy: if differ { SAME } else { BUSY }, differ, keys: Numbered::default() }
+        Self { busy: if differ { SAME } else { BUSY }, differ, keys: Numbered::default(), caught_up: Map::default() }
     }
 
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -155,6 +142,10 @@ impl Clocks {
         let (behind, ahead) = (before.wrapping_sub(skew), skew.wrapping_sub(before));
         if behind.min(ahead) > if ahead < behind { late } else { SAME } {
             (*known, *leapt) = (Some(skew), Some(moment.at));
+            // One that is further back comes by the windows of all before once more.
+            let again = if behind < ahead { behind } else { 0 };
+            let caught_up = self.caught_up.entry(key).or_default();
+            *caught_up = (moment.at + again).max(*caught_up);
         }
     }
 
@@ -167,6 +158,11 @@ impl Clocks {
         self.differ && known.is_none_or(differs)
     }
 
+    /// Whether the clock that counts a key now has not caught up with all that have counted it before, or has for less than so long.
+    pub(super) fn is_new(&self, moment: Moment, key: u32, lasts: u64) -> bool {
+        self.caught_up.get(&key).is_some_and(|caught_up| moment.at < caught_up + lasts)
+    }
+
     /// When that was last, if ever.
     pub(super) fn leapt(&self, key: u32) -> Option<u64> {
         self.keys.get(key).and_then(|(_, leapt)| *leapt)
@@ -174,7 +170,7 @@ impl Clocks {
 }
 
 /// Refunds that nodes have parked and no call has taken to the store yet: one call may take several of a key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Refunds<T>(Map<(Life, u32), Vec<(u64, T)>>);
 
 impl<T> Default for Refunds<T> {
@@ -210,8 +206,39 @@ impl<T> Refunds<T> {
     }
 }
 
+/// Calls that nodes have sent and know no outcome of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnderWay(Map<u32, Vec<(Life, u64, u64)>>);
+
+impl UnderWay {
+    /// A node has sent a call about a key, or asks a peer, or sends it once more.
+    pub(super) fn leave(&mut self, moment: Moment, life: Life, key: u32, id: u64) {
+        let calls = self.0.entry(key).or_default();
+        if !calls.iter().any(|(of, sent, _)| (*of, *sent) == (life, id)) {
+            calls.push((life, id, moment.at));
+        }
+    }
+
+    /// It knows what came of it: how long that took, in true time.
+    pub(super) fn settle(&mut self, moment: Moment, life: Life, key: u32, id: u64) -> Option<u64> {
+        let calls = self.0.get_mut(&key)?;
+        let place = calls.iter().position(|(of, sent, _)| (*of, *sent) == (life, id))?;
+        Some(moment.at - calls.swap_remove(place).2)
+    }
+
+    /// The node is gone, or begins anew: nobody waits for an answer any more.
+    pub(super) fn end(&mut self, node: u32) {
+        self.0.values_mut().for_each(|calls| calls.retain(|((of, _), ..)| *of != node));
+    }
+
+    /// Of the calls about a key that nodes wait for, since when they have been.
+    pub(super) fn of(&self, key: u32) -> impl Iterator<Item = (Life, u64)> {
+        self.0.get(&key).into_iter().flatten().map(|(life, _, left)| (*life, *left))
+    }
+}
+
 /// How long answers were under way, as their nodes count it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Trips {
     /// When each sending left, by node, id and the node's clock.
     sent: Map<(u32, u64, u64), u64>,
@@ -238,21 +265,87 @@ impl Trips {
     }
 }
 
+/// What the clock showed that the node goes by when it decided: the earliest that it may have.
+pub(super) fn goes_by(decision: &Decision) -> Timestamp {
+    Timestamp(decision.reset_at.0.saturating_sub(decision.reset_after.0))
+}
+
+/// A trip that is longer than so small a part of a period leaves in doubt which window is open.
+const DOUBT_PART: u64 = 4;
+
+/// The number of an aligned window that a node takes for open when it admits something on its share, where it knows the store's clock
+/// to within a trip; `None` where it may be either of two. It goes by the latest that the clock may show, and tells the earliest:
+/// where it admits something both are in one window, or the trip is longer than a part of it.
+pub(super) fn window_of_share(rule: &Rule, limit: &Limit, decision: &Decision, trip: u64) -> Option<u64> {
+    let (period, clock) = (limit.period.0, goes_by(decision).0);
+    let (earliest, latest) = (clock / period, (clock + trip) / period);
+    if trip <= period / DOUBT_PART || earliest == latest {
+        return Some(earliest);
+    }
+    let ends = decision.reset_at.0;
+    let is_told = rule.limits.len() == 1 && limit.algorithm == Algorithm::Fixed && ends.is_multiple_of(period);
+    (ends / period).checked_sub(1).filter(|window| is_told && (earliest..=latest).contains(window))
+}
+
+/// How nearly nodes know the store's clock.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nearness {
+    trips: Trips,
+    /// How long the latest answers about a key were under way, and how many there have been.
+    latest: Map<(Life, u32), ([u64; ANSWERS], usize)>,
+    /// How nearly a node knows it that has not heard it itself.
+    vague: u64,
+}
+
+impl Nearness {
+    pub(super) fn new(plan: &Plan) -> Self {
+        const DOUBT: u64 = 10_000;
+        Self { vague: (2 * (plan.daemon.timeout.0 + DOUBT)).max(trip(plan)), ..Self::default() }
+    }
+
+    pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.trips.see(moment, seen);
+        if let Seen::Settled { node, incarnation, key, grant: Some(_), .. } = seen {
+            let (trips, answers) = self.latest.entry(((*node, *incarnation), *key)).or_default();
+            trips[*answers % ANSWERS] = if self.trips.latest() == 0 { self.vague } else { self.trips.latest() };
+            *answers += 1;
+        }
+    }
+
+    /// The node has forgotten the key.
+    pub(super) fn forget(&mut self, life: Life, key: u32) {
+        self.latest.remove(&(life, key));
+    }
+
+    /// It goes by one of the latest answers: within so long it knows the clock.
+    pub(super) fn of(&self, life: Life, key: u32) -> u64 {
+        let latest = self.latest.get(&(life, key)).map(|(trips, answers)| &trips[..(*answers).min(ANSWERS)]);
+        latest.and_then(|trips| trips.iter().max()).copied().unwrap_or(self.vague)
+    }
+}
+
 /// Holds that a share admitted: what is given back of one is not spent of the share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Alone {
-    /// The latest admission: the request, and the owner's clock.
+    /// Time is by the clocks that nodes go by, and not by the owner's.
+    by_nodes: bool,
+    /// The latest admission: the request, and the time.
     latest: Option<(u64, u64)>,
     holds: Map<u64, u64>,
 }
 
 impl Alone {
-    /// A share gets back what this request says, in the window that was open at that time of the owner's clock.
+    pub(super) fn by_nodes() -> Self {
+        Self { by_nodes: true, ..Self::default() }
+    }
+
+    /// A share gets back what this request says, in the window that was open at that time.
     pub(super) fn gives_back<'a>(&mut self, seen: &Seen<'a>) -> Option<(&'a Request, u64)> {
         match seen {
             Seen::Answered { request, decision, store, .. } => {
                 let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
-                self.latest = on_share.then_some((request.id, store.0));
+                let time = if self.by_nodes { goes_by(decision) } else { *store };
+                self.latest = on_share.then_some((request.id, time.0));
             }
             Seen::Hold(hold, Holding::Kept { .. }) => {
                 if let Some((_, store)) = self.latest.filter(|(request, _)| request == hold) {
@@ -269,7 +362,7 @@ impl Alone {
 }
 
 /// What the store last answered a node about a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     last: VecDeque<(u64, u32, bool)>,
     /// When the latest of them came.

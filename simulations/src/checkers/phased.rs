@@ -67,6 +67,16 @@ impl Pushes {
         Self { pushes, longest, buckets }
     }
 
+    /// The same for the policy whose limits remember longest.
+    pub(super) fn last_beyond_a_leap(plan: &Plan) -> u64 {
+        let all = (0..plan.policies.len()).map(|policy| Self::new(plan, policy).lasts_beyond_a_leap());
+        all.max().unwrap_or(0)
+    }
+
+    fn are_any(&self) -> bool {
+        !self.pushes.is_empty()
+    }
+
     /// Whether one of them is not over then: some node may not know of it, or what was lent before is not.
     pub(super) fn meet(&self, at: u64) -> bool {
         self.pushes.iter().any(|(begins, settled)| (*begins..settled + self.lasts()).contains(&at))
@@ -84,14 +94,20 @@ impl Pushes {
     }
 }
 
-/// So often a key is looked at again after another clock counts it.
-const LEAPS: usize = 6;
-
 /// A checker of keys since another clock counts them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Later<C> {
     checker: C,
     taken: usize,
+}
+
+/// Checkers of keys that other clocks have counted before: the first of those that one has, the second of those that two have, and
+/// so on, so that none has seen anything of a key by another clock. As many of them are made as are needed, out of one that has
+/// seen all that concerns no key.
+#[derive(Debug)]
+struct Row<C> {
+    spare: Later<C>,
+    later: Vec<Later<C>>,
 }
 
 /// A checker, and the same for policies whose limits change.
@@ -100,11 +116,10 @@ pub(super) struct Phased<C> {
     plain: C,
     taken: usize,
     phases: Vec<Phase<C>>,
-    /// The same for keys that another clock counts now: by how often that has come about, for policies whose limits do not change,
-    /// and for each of `phases`.
-    later: Vec<Later<C>>,
-    /// By policy: how long after that what was lent by the clock before may be spent.
-    lasts: Vec<u64>,
+    /// The same for keys that another clock counts now: for policies whose limits do not change, and for each of `phases`.
+    rows: Vec<Row<C>>,
+    /// By policy: how long after that what was lent by the clock before may be spent; `None` where its keys are left alone for good.
+    lasts: Vec<Option<u64>>,
     /// No policy's limits change: the plain checker sees all.
     is_steady: bool,
     /// By policy: its limits change.
@@ -133,7 +148,7 @@ struct Clock {
     since: u64,
 }
 
-impl<C: Checker> Phased<C> {
+impl<C: Checker + Clone> Phased<C> {
     /// `why` is what it excuses.
     pub(super) fn new(why: &Exemption, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let plan = &setting.plan;
@@ -162,7 +177,7 @@ impl<C: Checker> Phased<C> {
             plain: make(setting),
             taken: 0,
             phases: Vec::new(),
-            later: Vec::new(),
+            rows: Vec::new(),
             lasts: Vec::new(),
             is_steady: true,
             changes: Vec::new(),
@@ -191,12 +206,18 @@ impl<C: Checker> Phased<C> {
     /// Looks at such keys again when what the other clock lent is over, by checkers that have never seen them before.
     pub(super) fn again(self, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let plan = &setting.plan;
-        let leaps = if self.leaps && plan.clocks_leap() { LEAPS } else { 0 };
-        Self {
-            later: (0..leaps * (1 + self.phases.len())).map(|_| Later { checker: make(setting), taken: 0 }).collect(),
-            lasts: (0..plan.policies.len()).map(|policy| Pushes::new(plan, policy).lasts_beyond_a_leap()).collect(),
-            ..self
+        let rows = if self.leaps && plan.clocks_leap() { 1 + self.phases.len() } else { 0 };
+        let row = || Row { spare: Later { checker: make(setting), taken: 0 }, later: Vec::new() };
+        let lasts = |policy| Some(Pushes::new(plan, policy).lasts_beyond_a_leap());
+        Self { rows: (0..rows).map(|_| row()).collect(), lasts: (0..plan.policies.len()).map(lasts).collect(), ..self }
+    }
+
+    /// Not those of policies whose limits change.
+    pub(super) fn unless_limits_change(mut self, setting: &Setting) -> Self {
+        for (policy, lasts) in self.lasts.iter_mut().enumerate() {
+            lasts.take_if(|_| Pushes::new(&setting.plan, policy).are_any());
         }
+        self
     }
 
     /// Masters' clocks agree: what a server executes late, because it is busy, is no leap.
@@ -259,7 +280,7 @@ impl<C: Checker> Phased<C> {
     }
 }
 
-impl<C: Checker> Phased<C> {
+impl<C: Checker + Clone> Phased<C> {
     fn see_plain(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.plain.see(moment, seen);
         if self.plain.violations().len() > self.taken {
@@ -278,15 +299,30 @@ impl<C: Checker> Phased<C> {
             None if changes => return,
             None => (0, 0),
         };
-        let Some(lasts) = self.lasts.get(policy as usize).filter(|_| leaps <= LEAPS) else { return };
-        if let Some(later) = self.later.get_mut(row * LEAPS + leaps - 1) {
-            let fresh = later.see(moment, seen);
-            if moment.at >= judges.max(since + lasts) {
-                self.found.extend_from_slice(fresh);
-            } else if !fresh.is_empty() {
-                later.overlook();
-            }
+        let lasts = self.lasts.get(policy as usize).copied().flatten();
+        let Some((lasts, row)) = lasts.zip(self.rows.get_mut(row)) else { return };
+        let fresh = row.of(leaps).see(moment, seen);
+        if moment.at >= judges.max(since + lasts) {
+            self.found.extend_from_slice(fresh);
+        } else if !fresh.is_empty() {
+            row.of(leaps).overlook();
         }
+    }
+}
+
+impl<C: Checker + Clone> Row<C> {
+    /// The checker of keys that so many other clocks have counted before.
+    fn of(&mut self, leaps: usize) -> &mut Later<C> {
+        if self.later.len() < leaps {
+            self.later.resize(leaps, self.spare.clone());
+        }
+        &mut self.later[leaps - 1]
+    }
+
+    /// Something concerns no key.
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.spare.see(moment, seen);
+        self.later.iter_mut().for_each(|later| _ = later.see(moment, seen));
     }
 }
 
@@ -322,7 +358,7 @@ fn key(seen: &Seen<'_>) -> Option<u32> {
     }
 }
 
-impl<C: Checker> Observer for Phased<C> {
+impl<C: Checker + Clone> Observer for Phased<C> {
     fn minds(&self, topic: Topic) -> bool {
         self.plain.minds(topic)
     }
@@ -330,7 +366,7 @@ impl<C: Checker> Observer for Phased<C> {
     fn ignores(&self, topic: Topic) -> bool {
         // Policies of keys, and what counts them, it has to know of all that tells them.
         let shows_clock = self.leaps && matches!(topic, Topic::Answered | Topic::Executed);
-        self.is_steady && self.later.is_empty() && !shows_clock && self.plain.ignores(topic)
+        self.is_steady && self.rows.is_empty() && !shows_clock && self.plain.ignores(topic)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -338,7 +374,7 @@ impl<C: Checker> Observer for Phased<C> {
             self.look_at_clock(moment, seen);
         }
         // As mostly: no limits change, and no clock has leapt.
-        if self.is_steady && !self.has_leapt && self.later.is_empty() {
+        if self.is_steady && !self.has_leapt && self.rows.is_empty() {
             return self.see_plain(moment, seen);
         }
         let key = key(seen);
@@ -347,7 +383,7 @@ impl<C: Checker> Observer for Phased<C> {
             return self.see_again(moment, seen, key, leaps, since);
         }
         if key.is_none() {
-            self.later.iter_mut().for_each(|later| _ = later.see(moment, seen));
+            self.rows.iter_mut().for_each(|row| row.see(moment, seen));
         }
         if self.is_steady {
             return self.see_plain(moment, seen);
@@ -375,7 +411,7 @@ impl<C: Checker> Observer for Phased<C> {
     }
 }
 
-impl<C: Checker> Checker for Phased<C> {
+impl<C: Checker + Clone> Checker for Phased<C> {
     fn violations(&self) -> &[Violation] {
         &self.found
     }
@@ -398,7 +434,7 @@ mod tests {
     static WHY: Exemption = Exemption::new("changes", "To try it.");
 
     /// Finds fault with every answer, and with every call.
-    #[derive(Debug, Default)]
+    #[derive(Clone, Debug, Default)]
     struct Grumbler(Found);
 
     impl Observer for Grumbler {
@@ -531,6 +567,42 @@ mod tests {
             let before = checker.violations().len();
             history.answer_ahead(&mut checker, at, ahead[1] * SECOND, &request);
             assert_eq!(checker.violations().len() - before, seen, "{at}");
+        }
+    }
+
+    /// Twenty clocks count it one after another, each a second ahead of the one before: four seconds after the last it is judged.
+    #[test]
+    fn a_key_is_looked_at_again_however_many_clocks_have_counted_it() {
+        for (at, seen) in [(24 * SECOND - 1, 0), (24 * SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let setting = history.leaping();
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default()).until_leaps(&WHY, true);
+            checker = checker.again(&setting, |_| Grumbler::default());
+            let request = history.ask(&mut checker, 1);
+            (0..=20).for_each(|clock| history.answer_ahead(&mut checker, clock * SECOND, clock * SECOND, &request));
+            let before = checker.violations().len();
+            history.answer_ahead(&mut checker, at, 20 * SECOND, &request);
+            assert_eq!(checker.violations().len() - before, seen, "{at}");
+        }
+    }
+
+    /// Of two policies the limits of one change: keys of that are left alone for good, and those of the other one are not.
+    #[test]
+    fn a_key_whose_limits_change_may_be_left_alone_for_good() {
+        for (policy, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.leaping();
+            setting.plan.policies.push(setting.plan.policies[0].clone());
+            let push = What::Push { policy, limits: vec!["10/1s fixed".into()] };
+            setting.plan.faults.push(Fault { at: Span::secs(2), lasts: Span::secs(1), what: push });
+            let mut checker = Phased::always(&setting, |_| Grumbler::default()).until_leaps(&WHY, true);
+            checker = checker.again(&setting, |_| Grumbler::default()).unless_limits_change(&setting);
+            let request = history.ask(&mut checker, 1);
+            history.answer_ahead(&mut checker, 1, 0, &request);
+            history.answer_ahead(&mut checker, SECOND, 5 * SECOND, &request);
+            let before = checker.violations().len();
+            history.answer_ahead(&mut checker, 20 * SECOND, 5 * SECOND, &request);
+            assert_eq!(checker.violations().len() - before, seen, "{policy}");
         }
     }
 }

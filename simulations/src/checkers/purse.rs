@@ -15,6 +15,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Clocks, Ids, Life, Lives, Refunds};
+use super::phased::Pushes;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
@@ -23,7 +24,7 @@ use crate::plan::Brain;
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static LEAPS: Exemption = Exemption::new(
-    "a key, once another clock counts it",
+    "what is lent of a key that another clock counts, until two periods, and of a bucket an account's life, after that has caught up with all before",
     "When a window ends is then known by neither clock: what was lent ends never, and begins at once.",
 );
 static STALE: Exemption = Exemption::new(
@@ -84,6 +85,8 @@ pub(super) struct Purse {
     /// Baselines keep no leases, or none that are called so.
     leases: bool,
     clocks: Clocks,
+    /// So long after a key's clock has caught up with all before, what those lent is over.
+    lasts: u64,
     /// Keys of which a cost was taken back at a node.
     refunded: Set<(Life, u32)>,
     lives: Lives,
@@ -118,6 +121,7 @@ impl Purse {
         Self {
             leases: setting.plan.brain == Brain::Rationd,
             clocks: Clocks::new(&setting.plan),
+            lasts: Pushes::last_beyond_a_leap(&setting.plan),
             refunded: Set::default(),
             lives: Lives::default(),
             lent: Ids::default(),
@@ -137,7 +141,7 @@ impl Purse {
         self.held.entry((self.lives.of(request.node), request.key)).or_default()
     }
 
-    fn grant(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+    fn grant(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = call.op else { return };
         if grant.granted == 0 || !self.lent.is_first(life, call.id) {
             return;
@@ -149,7 +153,7 @@ impl Purse {
         let (ahead, period) = (order.window.is_next(), call.rule.limits[0].period.0);
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
         let is_stale = self.stale.remove(&(life, call.id));
-        let ends = if STALE.when(is_stale) { u64::MAX } else { self.ends(key, &call.rule, &at) };
+        let ends = if STALE.when(is_stale) { u64::MAX } else { self.ends(moment, key, &call.rule, &at) };
         let starts = if ahead && ends != u64::MAX { ends - period } else { 0 };
         let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
@@ -160,8 +164,8 @@ impl Purse {
     }
 
     /// When the first window of a rule ends.
-    fn ends(&self, key: u32, rule: &Rule, at: &[u64]) -> u64 {
-        let leapt = self.clocks.leapt(key).is_some();
+    fn ends(&self, moment: Moment, key: u32, rule: &Rule, at: &[u64]) -> u64 {
+        let leapt = self.clocks.is_new(moment, key, self.lasts);
         let windows = rule
             .limits
             .iter()
@@ -178,7 +182,7 @@ impl Purse {
     fn leave(&mut self, moment: Moment, life: Life, key: u32, call: &Call) {
         match &call.op {
             Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
-                let ends = self.ends(key, &call.rule, &windows.map(|window| window.0));
+                let ends = self.ends(moment, key, &call.rule, &windows.map(|window| window.0));
                 // What a former owner has lent is looked for last.
                 let missing = self.take_last(life, key, *amount, ends);
                 let missing = self.take_last(life, key, missing, u64::MAX);
@@ -295,7 +299,7 @@ impl Observer for Purse {
                 if call.op == Op::Reset {
                     self.resets.insert((life, *key), call.id);
                 }
-                self.grant(life, *key, call, grant);
+                self.grant(moment, life, *key, call, grant);
             }
             Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
                 self.asked.decide(self.lives.of(request.node), request);
@@ -450,5 +454,22 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, SECOND, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that,
+    /// no window ends.
+    #[test]
+    fn what_a_clock_lends_that_has_caught_up_with_the_one_before_ends_with_its_window() {
+        for (second, seen) in [(10, 0), (11, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
+            history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
+            history.check(&mut checker, 2 * SECOND, 2, Source::Lease, true);
+            history.opened = second * SECOND;
+            history.settled(&mut checker, second * SECOND + 1, 3, 4);
+            history.check(&mut checker, (second + 1) * SECOND, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{second}: {:?}", checker.violations());
+        }
     }
 }

@@ -47,7 +47,7 @@ pub(super) static SHEET: Sheet = Sheet {
 const ANSWERS: usize = 2;
 
 /// What a node was shown and lent of a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
     window: u64,
@@ -67,7 +67,7 @@ struct Known {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remaining {
     is_on: bool,
     /// A key may be counted by another clock at once: masters' clocks differ, and slots move, or clocks are set.

@@ -70,7 +70,7 @@ struct Asked {
 }
 
 /// The checker.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Repair {
     is_on: bool,
     repair: u64,

@@ -4,20 +4,25 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::Stops;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
-use crate::plan::What;
+use crate::plan::{Plan, What};
 
 static FROZEN: Exemption = Exemption::new(
     "answers that are due while their node is not run",
     "They are late, whatever it does: until the timeout and 10 ms after it is run again.",
 );
-static TOO_MUCH: Exemption =
-    Exemption::new("a cost above the limit", "It never joins a line; where limits change, no line is judged.");
+static TOO_MUCH: Exemption = Exemption::new("a cost above the limit", "It never joins a line.");
+static PUSHES: Exemption = Exemption::new(
+    "lines of keys whose limits change, from then on until a second after all nodes know of it",
+    "What is above the limit is told apart by other limits: who waited may wait no more, and who asks may not join.",
+);
 
 static WAITED: Exemption = Exemption::new(
     "one of several keys",
@@ -29,19 +34,53 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["answered", "line"],
     proves: "Every request gets one answer, within the store's timeout and 10 ms; nobody is admitted before those who waited for the same key at the same node.",
     judges: "All.",
-    exemptions: &[&FROZEN, &TOO_MUCH, &WAITED],
+    exemptions: &[&FROZEN, &TOO_MUCH, &PUSHES, &WAITED],
     mutant: Some("waiter-dropped"),
 };
 
 /// Beyond the timeout: timers are set in whole microseconds of clocks that drift.
 const GRACE: u64 = 10_000;
 
+/// Within so long all nodes know of other limits, and those that waited are answered.
+const SETTLES: u64 = 1_000_000;
+
+/// Most that one check may ask for under some limits of a policy.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    /// When the first node gets them, and from when on all go by them.
+    begins: u64,
+    settled: u64,
+    tokens: u64,
+}
+
+impl Most {
+    fn of<'a>(limits: impl Iterator<Item = &'a Limit>, begins: u64, settled: u64) -> Self {
+        Self { begins, settled, tokens: limits.map(Limit::capacity).min().unwrap_or(0) }
+    }
+
+    /// Under all limits of one policy, as a plan says it.
+    fn of_policy(plan: &Plan, policy: usize, rule: &Rule) -> Vec<Self> {
+        let mut all = vec![Self::of(rule.limits.iter(), 0, 0)];
+        for fault in &plan.faults {
+            if let What::Push { policy: of, limits } = &fault.what
+                && *of as usize % plan.policies.len().max(1) == policy
+            {
+                let limits: Vec<_> = limits.iter().filter_map(|text| Limit::parse(text).ok()).collect();
+                all.push(Self::of(limits.iter(), fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
+            }
+        }
+        all.sort_by_key(|most| most.begins);
+        all
+    }
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Replies {
     timeout: u64,
-    /// Most that one check may ask for under each policy: more never joins a line.
-    most: Vec<u64>,
+    /// Under each policy's limits of the beginning, and under those that it gets, most that one check may ask for: more never
+    /// joins a line.
+    most: Vec<Vec<Most>>,
     /// A node that is not run answers late.
     stops: Stops,
     /// The latest request, and its place in the order of asking: most are answered before the next.
@@ -60,15 +99,10 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn new(setting: &Setting) -> Self {
-        let timeout = setting.plan.daemon.timeout.0 + GRACE;
-        let capacity = |rule: &std::sync::Arc<rationd::core::policy::Rule>| {
-            rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0)
-        };
-        let pushed = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        let most = setting.rules.iter().map(|rule| if pushed { 0 } else { capacity(rule) }).collect();
+        let rules = setting.rules.iter().enumerate();
         Self {
-            timeout,
-            most,
+            timeout: setting.plan.daemon.timeout.0 + GRACE,
+            most: rules.map(|(policy, rule)| Most::of_policy(&setting.plan, policy, rule)).collect(),
             stops: Stops::default(),
             latest: None,
             asked: 0,
@@ -80,11 +114,19 @@ impl Replies {
         }
     }
 
+    /// Most that one check may ask for at that time; `None` where nodes may go by other limits.
+    fn most(&self, policy: u32, at: u64) -> Option<u64> {
+        let begun = || self.most[policy as usize].iter().filter(|most| most.begins <= at);
+        let is_settled = begun().all(|most| most.settled <= at);
+        begun().next_back().filter(|_| !PUSHES.when(!is_settled)).map(|most| most.tokens)
+    }
+
     /// The latest request was not answered before the next.
     fn park(&mut self) {
         let Some((request, place)) = self.latest.take() else { return };
         self.open.insert(request.id, (request, place));
-        if request.kind == Kind::Check && !TOO_MUCH.when(request.cost > self.most[request.policy as usize]) {
+        let most = self.most(request.policy, request.asked);
+        if request.kind == Kind::Check && most.is_some_and(|most| !TOO_MUCH.when(request.cost > most)) {
             self.lines.entry((request.node, request.key)).or_default().push_back(place);
         }
     }
@@ -144,6 +186,7 @@ impl Observer for Replies {
                 let has_waited = self.several.remove(&request.id).unwrap_or(false);
                 let passed = first.filter(|first| place.is_some_and(|place| **first < place));
                 let passed = passed.filter(|_| !WAITED.when(has_waited));
+                let passed = passed.filter(|_| self.most(request.policy, moment.at).is_some());
                 if let (Kind::Check, Verdict::Allow, true, Some(first)) = (request.kind, decision.verdict, held, passed)
                 {
                     self.found.add("line", moment, || {
@@ -236,5 +279,24 @@ mod tests {
         history.answer(&mut checker, 2, &second, Source::Lease, true);
         history.answer(&mut checker, 3, &first, Source::Store, true);
         assert_eq!(checker.violations()[0].invariant, "line");
+    }
+
+    /// From the first second on nodes get other limits, for a second: ten tokens are what one may ask for, then three.
+    #[test]
+    fn barging_is_seen_before_and_after_limits_change() {
+        for (at, cost, seen) in
+            [(900_000, 4, 1), (1_000_000, 1, 0), (2_999_999, 1, 0), (3_000_000, 4, 0), (3_000_000, 3, 1)]
+        {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Push { policy: 0, limits: vec!["3/1s fixed".into()] };
+            setting.plan.faults = vec![Fault { at: Span::secs(1), lasts: Span::secs(1), what }];
+            let mut checker = Replies::new(&setting);
+            let first = history.ask_for(&mut checker, at, cost);
+            let second = history.ask(&mut checker, at + 1);
+            history.answer(&mut checker, at + 2, &second, Source::Lease, true);
+            history.answer(&mut checker, at + 3, &first, Source::Store, true);
+            assert_eq!(checker.violations().len(), seen, "{at} {cost}: {:?}", checker.violations());
+        }
     }
 }

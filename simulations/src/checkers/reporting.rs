@@ -22,8 +22,10 @@ static TROUBLE: Exemption = Exemption::new(
     "an account in whose life its node had no answer of the store, of whatever key, was not run, or had limits that changed",
     "It takes the store for lost, or is late, or begins anew.",
 );
-static LEAPS: Exemption =
-    Exemption::new("a key, once another clock counts it", "By that an account ends at another time.");
+static LEAPS: Exemption = Exemption::new(
+    "an account in whose life another clock has come to count its key",
+    "By that it ends at another time.",
+);
 static STALE: Exemption = Exemption::new(
     "an account of a key of which a former owner, or a master that the call reached late, may know",
     "What it says of it the owner does not know.",

@@ -1,34 +1,35 @@
 //! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window and over
 //! every interval. For a window it is at most that divided by the nodes that the node last knew of, and nothing in
-//! the window in which it lost the store.
+//! the window in which it lost the store. Of a bucket it is what comes at 95 % of the rate, divided by those nodes.
+//!
+//! Windows are those of the clock that the node goes by, which each decision tells: it is when the decision was made by it. So
+//! it does not matter how far the clocks of masters are apart, nor whether the node has heard one at all.
 //!
 //! What all nodes together admit depends on how many nodes each of them believes that there are: here the store's
 //! last count for the key, which may be lower than the number of nodes that ask while it is away.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::notes::{Alone, Life, Lives};
+use super::Found;
+use super::notes::{Alone, Life, Lives, Nearness, goes_by, window_of_share};
 use super::sheet::{Exemption, Sheet};
-use super::window::Count;
-use super::{Found, trip};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::{Plan, What};
 
-static SKEWED: Exemption = Exemption::new(
-    "clocks of masters that differ",
-    "A node goes by the clock of the master that it heard last: windows lie across those of others, and twice the share may be of one.",
-);
 static UNTOLD: Exemption = Exemption::new(
-    "a node that has heard of nobody",
-    "Its windows are by its own clock and lie across those of the store, unless all clocks agree: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten, and of the window in which it first hears.",
+    "a node that has heard of nobody, or has forgotten the key",
+    "It takes itself for the only one: 95 % of all in each window of the clock that it goes by, which may be its own.",
+);
+static SET: Exemption = Exemption::new(
+    "a clock that is set back, or turns out to be behind what the node took it for, and windows that begin again by it",
+    "What was admitted of them before was admitted in an earlier window, by the clock of now.",
 );
 static EDGES: Exemption = Exemption::new(
-    "near a boundary",
-    "What is spent within 5 ms of it, or a trip to the store and back, may be of either window; and a twentieth and two tokens, where it is a window before or after.",
+    "near a boundary, of sliding windows and several limits of which a trip to the store and back is more than a quarter of a period",
+    "An answer tells the store's clock to within its trip, and a decision does not tell which of two windows the node takes for open.",
 );
 static GOSSIP: Exemption = Exemption::new(
     "the part in a fleet that gossips",
@@ -46,13 +47,17 @@ static PUSHED: Exemption = Exemption::new(
     "a bucket whose limits change",
     "What the one before let pass may be more than this one holds: it begins empty.",
 );
+static CREDIT: Exemption = Exemption::new(
+    "the first check of a bucket, where it has waited for a store that is late",
+    "It passes once, on what trickles in meanwhile, and the next grant pays for it.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "shares.rs",
     invariants: &["static-shares"],
-    proves: "What a node admits on its share stays below 95 % of each limit, by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
+    proves: "What a node admits on its share stays below 95 % of each limit, by the clock that it goes by, however far that is from others, and by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
     judges: "All algorithms, several limits. Each node alone: all of them are together.rs's.",
-    exemptions: &[&SKEWED, &UNTOLD, &EDGES, &GOSSIP, &RELEASED, &PUSHED, &ASIDE],
+    exemptions: &[&UNTOLD, &SET, &EDGES, &GOSSIP, &RELEASED, &PUSHED, &CREDIT, &ASIDE],
     mutant: Some("share-in-slice-of-loss"),
 };
 
@@ -68,9 +73,6 @@ const NOTICE: u64 = 1_500_000;
 /// A node knows a boundary of the store's clock to a trip and so much.
 const DOUBT: u64 = 10_000;
 
-/// What is spent so near to a boundary may be of either window, or, far from the store, within a trip.
-const EDGE: u64 = 5_000;
-
 /// A key, a node and its incarnation.
 type Place = (u32, u32, u64);
 
@@ -80,8 +82,6 @@ struct Informed {
     /// The store's clock in the latest answer, and when that came.
     now: u64,
     at: u64,
-    /// That clock in the first answer.
-    first: u64,
     /// When there was none last before that, and since.
     missed_before: Option<u64>,
     missed: Option<u64>,
@@ -111,39 +111,58 @@ impl Fewest {
 /// to a master whose clock is further back, that does not stand still until the other has caught up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passing {
-    store: u64,
+    clock: u64,
     at: u64,
     reads: u64,
 }
 
 impl Passing {
-    fn read(&mut self, store: u64, at: u64) -> u64 {
-        let reads = self.reads + store.saturating_sub(self.store).max(at - self.at);
-        *self = Self { store, at, reads };
+    fn read(&mut self, clock: u64, at: u64) -> u64 {
+        let reads = self.reads + clock.saturating_sub(self.clock).max(at - self.at);
+        *self = Self { clock, at, reads };
         reads
+    }
+}
+
+/// What was admitted on one limit's share.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// The latest window's number, when the first of it was admitted, and how much.
+    window: u64,
+    first: u64,
+    used: u64,
+    /// Of a bucket: when it would be full again if nothing more were admitted.
+    full: u64,
+}
+
+impl Spent {
+    /// A check is admitted in a window that begins so, by a clock that is so far ahead of true time. As nearly as that is known,
+    /// the window before may be open still.
+    fn enter(&mut self, window: u64, begins: u64, clock: u64, ahead: u64) {
+        let was_before = self.first.wrapping_add(ahead) < begins;
+        if self.window != window || SET.when(was_before) {
+            *self = Self { window, first: clock.max(begins).wrapping_sub(ahead), used: 0, ..*self };
+        }
     }
 }
 
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    keys: Map<Place, Vec<Count>>,
+    keys: Map<Place, Vec<Spent>>,
     passing: Map<Place, Passing>,
-    /// The limits that a key's counts are of; those before, and the store's time when they changed.
+    /// The limits that a key's counts are of.
     limits: Map<Place, Vec<Limit>>,
-    before: Map<Place, (Vec<Limit>, u64)>,
     lives: Lives,
     holds: Alone,
-    /// Who has had an answer of the store about the key, and so knows the windows of its clock.
+    nearness: Nearness,
+    /// Who has had an answer of the store about the key, and so knows how many share it.
     informed: Map<Place, Informed>,
-    /// The clocks of masters agree, and those of nodes with them.
-    agree: bool,
-    in_time: bool,
+    /// Who has let a check of a bucket pass before the store had answered.
+    credited: Map<Place, u64>,
     /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
     gossips: bool,
     doubt: u64,
-    /// What is spent so near to a boundary may be of either window.
-    edge: u64,
     found: Found,
 }
 
@@ -151,11 +170,10 @@ impl Shares {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         Self {
-            agree: plan.redis.skew.0 <= 1_000 && !plan.clocks_leap(),
-            in_time: plan.redis.skew.0 == 0 && !plan.clocks_leap() && keeps_time(plan),
+            holds: Alone::by_nodes(),
+            nearness: Nearness::new(plan),
             gossips: plan.gossip.is_some(),
             doubt: plan.daemon.timeout.0 + DOUBT,
-            edge: EDGE.max(trip(plan)),
             ..Self::default()
         }
     }
@@ -164,15 +182,13 @@ impl Shares {
         let Some(grant) = grant else { return self.missed(moment, place) };
         let informed = self.informed.entry(place).or_default();
         informed.missed_before = informed.missed.take().or(informed.missed_before);
-        if informed.now == 0 {
-            informed.first = grant.now.0;
-        }
         (informed.now, informed.at) = (grant.now.0, moment.at);
         informed.nodes = grant.nodes.max(1).into();
         informed.fewest.resize(call.rule.limits.len(), Fewest::default());
         for (limit, fewest) in call.rule.limits.iter().zip(&mut informed.fewest) {
             fewest.note(grant.now.0 / limit.period.0, informed.nodes);
         }
+        self.credited.remove(&place);
     }
 
     /// The store gives no answer.
@@ -180,83 +196,68 @@ impl Shares {
         self.informed.entry(place).or_default().missed = Some(moment.at);
     }
 
-    /// The key was forgotten, and with it how many share it and when its windows end.
+    /// The key was forgotten, and with it how many share it.
     fn forgotten(&mut self, place: Place) {
         if let Some(informed) = self.informed.get_mut(&place) {
-            informed.now = 0;
-            informed.nodes = 1;
+            (informed.now, informed.nodes) = (0, 1);
             informed.fewest.iter_mut().for_each(|fewest| (fewest.nodes, fewest.before) = (1, 1));
         }
     }
 
-    fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
-        let (agree, gossips, doubt, in_time, edge) = (self.agree, self.gossips, self.doubt, self.in_time, self.edge);
-        let mut informed =
-            self.informed.get_mut(&place).filter(|informed| !SKEWED.when(!agree) && !UNTOLD.when(informed.now == 0));
-        let passing = self.passing.entry(place).or_default().read(store, moment.at);
-        let counts = self.keys.entry(place).or_default();
-        let before = self.limits.entry(place).or_insert_with(|| rule.limits.to_vec());
-        let changed = *before != *rule.limits;
-        if changed {
-            let limits = std::mem::replace(before, rule.limits.to_vec());
-            self.before.insert(place, (limits, store));
+    fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, told: Told<'_>) {
+        let (gossips, doubt, clock) = (self.gossips, self.doubt, goes_by(told.decision).0);
+        let mut informed = self.informed.get_mut(&place).filter(|informed| !UNTOLD.when(informed.now == 0));
+        let trip = self.nearness.of((place.1, place.2), place.0);
+        let passing = self.passing.entry(place).or_default().read(clock, moment.at);
+        let spent = self.keys.entry(place).or_default();
+        spent.resize(rule.limits.len(), Spent::default());
+        let before = self.limits.insert(place, rule.limits.to_vec()).unwrap_or_default();
+        let is_credit = told.parked && informed.is_none() && rule.limits.iter().all(is_bucket);
+        if CREDIT.when(is_credit && self.credited.insert(place, moment.at).is_none()) {
+            return;
         }
-        let earlier = self.before.get(&place);
-        counts.resize(rule.limits.len(), Count::default());
-        for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
-            let is_bucket = limit.algorithm == Algorithm::Gcra;
-            let store = if is_bucket { passing } else { store };
-            if PUSHED.when(is_bucket && changed) {
-                // What the bucket of before let pass may be more than this one holds: it begins empty.
-                *count = Count::default();
+        for (index, (limit, spent)) in rule.limits.iter().zip(spent).enumerate() {
+            let is_same = |before: &Limit| match is_bucket(limit) {
+                true => !PUSHED.when(before != limit),
+                false => (before.algorithm, before.period) == (limit.algorithm, limit.period),
+            };
+            if !before.get(index).is_some_and(is_same) {
+                *spent = Spent::default();
             }
-            if limit.algorithm == Algorithm::FixedFromFirst {
-                // Whatever opens a window in the store, those of a share are aligned.
-                let end = (store / limit.period.0 + 1) * limit.period.0;
-                if count.window > end {
-                    // A clock that is further back counts the key, and this window is another one.
-                    *count = Count::default();
+            let (period, ahead) = (limit.period.0, clock.wrapping_sub(moment.at));
+            let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, clock / period));
+            if is_bucket(limit) {
+                let (nodes, times) = (fewest.unwrap_or(1), u128::from(limit.count) * u128::from(MOST_PPM));
+                let lasts = |tokens: u64| {
+                    let times = u128::from(tokens) * u128::from(period) * u128::from(nodes) * 1_000_000 / times;
+                    u64::try_from(times).unwrap_or(u64::MAX)
+                };
+                spent.full = spent.full.max(passing).saturating_add(lasts(request.cost));
+                // Who has all of it admits what costs a whole burst, once it is full.
+                let whole = if nodes == 1 && request.cost <= limit.burst { lasts(request.cost) } else { 0 };
+                let (over, most) = (spent.full - passing, limit.depth().0.max(whole));
+                if over > most + trip {
+                    self.found.add("static-shares", moment, || {
+                        format!("{request:?}: the share of {limit:?} is full again in {over} us, wanted {most} at most")
+                    });
                 }
-                count.open(end, store);
-            }
-            if count.window > store / limit.period.0 && limit.algorithm != Algorithm::FixedFromFirst {
-                // Windows were counted in another way under the limits before.
-                *count = Count::default();
-            }
-            count.roll(limit, store);
-            let passed = store % limit.period.0;
-            if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < edge) {
                 continue;
             }
-            count.admit(limit, request.cost);
-            let (whole, window) = (whole_of(limit), store / limit.period.0);
-            let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
-            let alone = !GOSSIP.when(gossips) || matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst);
-            let most = whole / fewest.filter(|_| alone).unwrap_or(1);
-            let over = match &informed {
-                _ if is_bucket => count.excess(limit, store, 0) > 0,
-                _ if in_time => count.used > most + EDGES.forgives(most / 20 + 2),
-                // Near an end it may be a window before or after.
-                Some(informed) if !UNTOLD.when(informed.first / limit.period.0 == window) => {
-                    count.used > most + EDGES.forgives(most / 20 + 2)
-                }
-                // Its windows lie across those of the store.
-                _ => {
-                    let same = |(limits, at): &&(Vec<Limit>, u64)| {
-                        limits.get(index).is_some_and(|other| other.period == limit.period)
-                            && at / limit.period.0 == window
-                    };
-                    let other = earlier.filter(same).map_or(0, |(limits, _)| whole_of(&limits[index]));
-                    count.used > most + most.max(other)
-                }
-            };
-            if over {
-                let used = count.used;
+            let window = window_of_share(rule, limit, told.decision, trip);
+            let Some(window) = window.filter(|_| !EDGES.when(window.is_none())) else { continue };
+            spent.enter(window, window * period, clock, ahead);
+            spent.used += request.cost;
+            let alone = !GOSSIP.when(gossips) || limit.algorithm == Algorithm::FixedFromFirst;
+            let most = limit.capacity() * MOST_PPM / 1_000_000 / fewest.filter(|_| alone).unwrap_or(1);
+            let used = spent.used;
+            if used > most {
                 self.found.add("static-shares", moment, || {
-                    format!("{request:?}: {used} on the share of {limit:?}, wanted {most} at most")
+                    format!(
+                        "{request:?}: {used} on the share of {limit:?} in its window {window}, wanted {most} at most"
+                    )
                 });
             }
-            let at_once = informed.as_ref().filter(|informed| informed.lost_in(limit, store, doubt));
+            let at_once = informed.as_ref().filter(|informed| informed.lost_in(limit, clock, doubt));
             if let Some(informed) = at_once {
                 self.found.add("static-shares", moment, || {
                     format!("{request:?}: on the share of {limit:?} in the window of the loss: {informed:?}")
@@ -266,29 +267,29 @@ impl Shares {
     }
 }
 
-/// By its own clock, too, a node tells windows from each other: what it is off by is within what is near a boundary.
-fn keeps_time(plan: &Plan) -> bool {
-    let jumps = plan.faults.iter().any(|fault| matches!(fault.what, What::Jump { .. }));
-    let drifts = (plan.span.0 + plan.calm.0) * u64::from(plan.clocks.drift_ppm) / 1_000_000;
-    !jumps && plan.clocks.offset.0 + drifts <= EDGE && plan.redis.replica_skew.0 == 0
+/// What an answer tells.
+#[derive(Clone, Copy, Debug)]
+struct Told<'a> {
+    decision: &'a Decision,
+    parked: bool,
 }
 
-/// What shares are of: less than the limit.
-fn whole_of(limit: &Limit) -> u64 {
-    limit.capacity() * MOST_PPM / 1_000_000
+fn is_bucket(limit: &Limit) -> bool {
+    limit.algorithm == Algorithm::Gcra
 }
 
 impl Shares {
     /// Of a hold that a share admitted then, so much is given back to it.
-    fn given_back(&mut self, place: Place, tokens: u64, store: u64) {
+    fn given_back(&mut self, place: Place, tokens: u64, clock: u64) {
         let (Some(counts), Some(limits)) = (self.keys.get_mut(&place), self.limits.get(&place)) else { return };
-        for (limit, count) in limits.iter().zip(counts) {
-            let number = store / limit.period.0;
-            match limit.algorithm {
-                Algorithm::Gcra => count.forgive(limit, tokens),
-                Algorithm::FixedFromFirst if count.window != (number + 1) * limit.period.0 => {}
-                Algorithm::Fixed | Algorithm::Sliding if count.window != number => {}
-                _ => count.used = count.used.saturating_sub(tokens),
+        let nodes = self.informed.get(&place).map_or(1, |informed| informed.nodes.max(1));
+        for (limit, spent) in limits.iter().zip(counts) {
+            if is_bucket(limit) {
+                let times = u128::from(tokens) * u128::from(limit.period.0) * u128::from(nodes) * 1_000_000;
+                let lasts = times / (u128::from(limit.count) * u128::from(MOST_PPM));
+                spent.full = spent.full.saturating_sub(u64::try_from(lasts).unwrap_or(u64::MAX));
+            } else if spent.window == clock / limit.period.0 {
+                spent.used = spent.used.saturating_sub(tokens);
             }
         }
     }
@@ -305,7 +306,7 @@ impl Informed {
     /// before.
     fn lost_in(&self, limit: &Limit, now: u64, doubt: u64) -> bool {
         // Sliding windows release it quarter by quarter.
-        if RELEASED.when(matches!(limit.algorithm, Algorithm::Gcra | Algorithm::Sliding)) {
+        if RELEASED.when(limit.algorithm == Algorithm::Sliding) {
             return false;
         }
         let window = |at: u64| at / limit.period.0;
@@ -322,9 +323,10 @@ impl Observer for Shares {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        self.nearness.see(moment, seen);
         let place = |(node, incarnation): Life, key: u32| (key, node, incarnation);
-        if let Some((request, store)) = self.holds.gives_back(seen) {
-            self.given_back(place(self.lives.of(request.node), request.key), request.cost, store);
+        if let Some((request, clock)) = self.holds.gives_back(seen) {
+            self.given_back(place(self.lives.of(request.node), request.key), request.cost, clock);
         }
         match seen {
             Seen::Settled { node, incarnation, key, call, grant } => {
@@ -336,14 +338,15 @@ impl Observer for Shares {
                     self.missed(moment, place);
                 }
                 if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) {
+                    self.nearness.forget((place.1, place.2), *key);
                     self.forgotten(place);
                 }
             }
-            Seen::Answered { request, rule, decision, store, .. } if decision.source == Source::Share => {
+            Seen::Answered { request, rule, decision, parked, .. } if decision.source == Source::Share => {
                 let place = place(self.lives.of(request.node), request.key);
                 let is_judged = request.kind == Kind::Check && !ASIDE.when(rule.is_entitled());
                 if is_judged && decision.verdict == Verdict::Allow {
-                    self.admitted(moment, place, request, rule, store.0);
+                    self.admitted(moment, place, request, rule, Told { decision, parked: *parked });
                 }
                 self.missed(moment, place);
             }
@@ -364,10 +367,6 @@ impl Checker for Shares {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rationd::core::time::Timestamp;
-
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -382,45 +381,87 @@ mod tests {
                 history.check(&mut checker, at * SECOND + SECOND / 10, share, Source::Share, true);
             }
             assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-            history.check(&mut checker, 6 * SECOND + SECOND / 10, 7, Source::Share, true);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Share, true);
             assert_eq!(checker.violations()[0].invariant, "static-shares");
         }
     }
 
+    /// Half of it before the end of the owner's window, and the rest behind it: it is one window of the clock that the node goes by,
+    /// whether the store has told that or nobody.
     #[test]
-    fn a_bucket_goes_on_filling_when_a_clock_is_set_back() {
+    fn a_share_of_more_is_seen_by_whatever_clock() {
+        for is_told in [false, true] {
+            for (ahead, cost, seen) in [(0, 47, 0), (600_000, 48, 0), (600_000, 49, 1), (-400_000, 49, 1)] {
+                let mut history = History::new("100/1s fixed");
+                let mut setting = history.setting();
+                setting.plan.redis.skew = crate::span::Span::secs(1);
+                let mut checker = Shares::new(&setting);
+                if is_told {
+                    history.settled(&mut checker, SECOND / 2, 1, 1);
+                }
+                for (at, cost) in [(6_900_000, 47), (7_100_000, cost)] {
+                    history.on_share(&mut checker, at, ahead, cost);
+                }
+                assert_eq!(checker.violations().len(), seen, "{ahead} {cost}: {:?}", checker.violations());
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_that_begins_again_by_a_clock_that_is_set_back_has_its_share_again_and_no_more() {
+        for (back, cost, seen) in [(0, 1, 1), (200_000, 1, 1), (600_000, 95, 0), (600_000, 96, 1), (SECOND, 95, 0)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = Shares::new(&history.setting());
+            history.settled(&mut checker, SECOND / 2, 1, 1);
+            history.on_share(&mut checker, 6_300_000, 0, 95);
+            history.on_share(&mut checker, 6_900_000 + back, -(back as i64), cost);
+            assert_eq!(checker.violations().len(), seen, "{back} {cost}: {:?}", checker.violations());
+        }
+    }
+
+    /// An answer that was under way for half of a window leaves in doubt which one is open, unless the decision tells its end.
+    #[test]
+    fn a_window_that_is_in_doubt_is_judged_where_the_decision_tells_its_end() {
+        for (limit, at, seen) in [
+            ("100/1s fixed", 6_100_000, 1),
+            ("100/1s fixed", 6_900_000, 1),
+            ("100/1s sliding", 6_100_000, 1),
+            ("100/1s sliding", 6_900_000, 0),
+        ] {
+            let mut history = History::new(limit);
+            let mut checker = Shares::new(&history.setting());
+            history.called(&mut checker, 1, 1, 1);
+            history.settled(&mut checker, SECOND / 2, 1, 1);
+            history.on_share(&mut checker, at, 0, 96);
+            assert_eq!(checker.violations().len(), seen, "{limit} {at}: {:?}", checker.violations());
+        }
+    }
+
+    /// A token comes every 105 ms, and the store's clock is known to 120 ms.
+    #[test]
+    fn a_bucket_fills_up_by_so_much_of_its_rate_and_goes_on_when_a_clock_is_set_back() {
         let mut history = History::new("10/1s burst 2");
         let mut checker = Shares::new(&history.setting());
-        let mut spend = |checker: &mut Shares, at: u64, skew: u64| {
-            let request = history.ask(checker, at);
-            let rule = Arc::new(Rule::of("p0", &[Limit::parse("10/1s burst 2").unwrap()]));
-            let life = Life::default();
-            checker.admitted(Moment { at, store: Timestamp(at) }, (0, life.0, life.1), &request, &rule, at + skew);
-        };
-        for tenth in 0..20 {
-            spend(&mut checker, tenth * SECOND / 10, if tenth < 5 { 5 * SECOND } else { 0 });
+        for tokens in 0..20 {
+            history.on_share(&mut checker, tokens * 106_000, if tokens < 5 { 5_000_000 } else { 0 }, 1);
         }
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-        (0..4).for_each(|_| spend(&mut checker, 2 * SECOND, 0));
+        (0..3).for_each(|_| history.on_share(&mut checker, 2_100_000, 0, 1));
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+        let mut checker = Shares::new(&history.setting());
+        (0..60).for_each(|tokens| history.on_share(&mut checker, tokens * 100_000, 0, 1));
+        assert!(!checker.violations().is_empty(), "all of the rate");
     }
 
     #[test]
     fn windows_from_the_first_request_begin_anew_when_a_clock_is_set_back() {
         let mut history = History::new("100/1s fixed from-first");
         let mut checker = Shares::new(&history.setting());
-        let mut spend = |checker: &mut Shares, store: u64, tokens: u64| {
-            let request = Request { cost: tokens, ..history.ask(checker, 10 * SECOND) };
-            let rule = Arc::new(Rule::of("p0", &[Limit::parse("100/1s fixed from-first").unwrap()]));
-            let moment = Moment { at: 10 * SECOND, store: Timestamp(10 * SECOND) };
-            checker.admitted(moment, (0, 0, 0), &request, &rule, store);
-        };
-        // The node does not know the clock: twice its share may be in one of its windows.
-        for store in [9, 5, 6] {
-            spend(&mut checker, store * SECOND + SECOND / 2, 190);
+        for (second, ahead) in [(9, 0), (10, -5), (11, -5)] {
+            history.on_share(&mut checker, second * SECOND + SECOND / 2, ahead * 1_000_000, 95);
         }
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-        spend(&mut checker, 6 * SECOND + SECOND / 2, 1);
+        history.on_share(&mut checker, 11 * SECOND + SECOND / 2, -5_000_000, 1);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 
@@ -432,9 +473,24 @@ mod tests {
             (0..times).for_each(|_| history.check(&mut checker, at, 1, Source::Share, true));
             checker.violations().len()
         };
-        assert_eq!(spend("10/1s burst 30", 30, 10 * SECOND), 0);
+        assert_eq!(spend("10/1s burst 30", 29, 10 * SECOND), 0);
         assert_eq!(spend("10/1s burst 3", 3, 10 * SECOND + 1), 0);
-        assert_eq!(spend("10/1s burst 3", 2, 10 * SECOND + 2), 1);
+        assert_eq!(spend("10/1s burst 3", 1, 10 * SECOND + 2), 1);
+    }
+
+    /// It has waited for the store, and has heard nothing of that: once, it passes.
+    #[test]
+    fn the_first_check_of_a_bucket_passes_on_credit_once() {
+        for (waits, seen) in [(1, 0), (2, 1)] {
+            let mut history = History::new("1/10s burst 1");
+            let mut checker = Shares::new(&history.setting());
+            for check in 0..waits {
+                let request = history.ask(&mut checker, check);
+                history.answer(&mut checker, 50_000, &request, Source::Share, true);
+            }
+            history.check(&mut checker, 60_000, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rationd::core::time::Timestamp;
 
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, counted, has_pushes};
+use super::{Found, counted};
 use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Topic, Violation};
 
 static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
@@ -27,7 +27,7 @@ static VOID: Exemption = Exemption::new(
 static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
 
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods after that has caught up with the one before; for good where its limits change, or after six times",
+    "a key that another clock counts, until two periods after that has caught up with the one before; for good where its limits change",
     "By another clock other windows are open at once. Of an order that is void nothing is known until its node has asked once more.",
 );
 static OTHERS: Exemption = Exemption::new(
@@ -70,7 +70,7 @@ struct Order {
 }
 
 /// The latest acquires of a node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Orders {
     latest: VecDeque<Order>,
     /// The key's owner may not know the latest of them: a failover undid it, or a former owner executed it.
@@ -88,7 +88,7 @@ impl Orders {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Store {
     /// It begins in the midst of keys' lives: what a node was lent before its first acquire it does not know.
     midway: bool,
@@ -108,7 +108,7 @@ impl Store {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         let phased = Phased::always(setting, Self::new).until_leaps(&LEAPS, true);
-        if has_pushes(&setting.plan) { phased } else { phased.again(setting, Self::midway) }
+        phased.again(setting, Self::midway).unless_limits_change(setting)
     }
 
     fn midway(setting: &Setting) -> Self {

@@ -26,7 +26,7 @@ use crate::plan::Brain;
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods after that has caught up with the one before; for good after six times",
+    "a key that another clock counts, until two periods after that has caught up with the one before",
     "They are in two windows at a time.",
 );
 static PUSHES: Exemption = Exemption::new(
@@ -85,7 +85,7 @@ struct Window {
 }
 
 /// One key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Key {
     windows: [Window; WINDOWS],
     period: u64,
@@ -121,7 +121,7 @@ impl Asked {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tally {
     is_on: bool,
     keys: Numbered<Key>,

@@ -69,7 +69,7 @@ const SHOWN: usize = 32;
 type Window = (u32, u32, usize, u64);
 
 /// The checker.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Telling {
     is_on: bool,
     /// Clocks of masters differ, and slots move from one to another.

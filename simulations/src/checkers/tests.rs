@@ -109,8 +109,14 @@ impl History {
     }
 
     pub(super) fn ask(&mut self, observer: &mut dyn Observer, at: u64) -> Request {
+        self.ask_for(observer, at, 1)
+    }
+
+    /// A check of that cost is asked of the node.
+    pub(super) fn ask_for(&mut self, observer: &mut dyn Observer, at: u64, cost: u64) -> Request {
         self.id += 1;
-        let request = Request { id: self.id, node: 0, key: 0, policy: 0, cost: 1, kind: Kind::Check, asked: at };
+        let (node, key, kind) = (0, 0, Kind::Check);
+        let request = Request { id: self.id, node, key, policy: 0, cost, kind, asked: at };
         self.see(observer, at, &Seen::Asked(&request));
         request
     }
@@ -152,6 +158,27 @@ impl History {
         };
         let (rule, store) = (self.rule.clone(), Timestamp(now));
         let seen = Seen::Answered { request, rule: &rule, decision: &decision, parked: false, store };
+        self.see(observer, at, &seen);
+    }
+
+    /// A check of that cost is admitted on a share, by a clock that is so far ahead.
+    pub(super) fn on_share(&mut self, observer: &mut dyn Observer, at: u64, ahead: i64, cost: u64) {
+        let request = Request { cost, ..self.ask(observer, at) };
+        let now = (START + at).wrapping_add_signed(ahead);
+        let decision = Decision {
+            verdict: Verdict::Allow,
+            limit: 10,
+            remaining: self.remaining,
+            retry_after: None,
+            reset_after: Micros(SECOND - now % SECOND),
+            reset_at: Timestamp(now / SECOND * SECOND + SECOND),
+            reason: Reason::Ok,
+            source: Source::Share,
+            limit_index: 0,
+            slot: None,
+        };
+        let (rule, store) = (self.rule.clone(), Timestamp(START + at));
+        let seen = Seen::Answered { request: &request, rule: &rule, decision: &decision, parked: false, store };
         self.see(observer, at, &seen);
     }
 

@@ -14,13 +14,13 @@ use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::notes::{Alone, Life, Lives};
+use super::notes::{Alone, Life, Lives, Nearness, goes_by, window_of_share};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, SAME, aligned, trip};
+use super::{Found, aligned, trip};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::{Fault, Plan, What};
+use crate::plan::What;
 
 static OFF: Exemption = Exemption::new(
     "runs without gossip",
@@ -31,20 +31,20 @@ static PUSHES: Exemption = Exemption::new(
     "Under a change limits are not the same.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods after that has caught up with the one before; for good after six times",
+    "a key that another clock counts, until two periods after that has caught up with the one before",
     "By clocks that differ windows are not the same.",
 );
-static SKEWED: Exemption = Exemption::new(
-    "clocks of masters that differ by a quarter of a period, and nodes that have heard nothing of the key",
-    "A node goes by the clock that it heard last, or by its own: its windows lie across those of the key, and of one of these twice the share may be.",
+static SET: Exemption = Exemption::new(
+    "a clock that is set back, or turns out to be behind what a node took it for, and windows that begin again by it",
+    "What the node admitted of them before it admitted in earlier windows, by the clock of now.",
 );
 static TORN: Exemption = Exemption::new(
     "windows of which shares are spent while a fleet is torn, or within four periods and two seconds of that",
     "A node that peers had given up is not told again what they told meanwhile, takes it for unused, and has a little more than its part: all of them stay below the limit itself.",
 );
 static EDGES: Exemption = Exemption::new(
-    "near a boundary",
-    "What is spent within 5 ms of it, and as much as clocks of masters may differ, may be of either window.",
+    "shares near a boundary, of sliding windows and several limits of which a trip to the store and back is more than a quarter of a period",
+    "An answer tells the store's clock to within its trip, and a decision does not tell which of two windows the node takes for open.",
 );
 static LAPSED: Exemption = Exemption::new(
     "denials before the end of an aligned window, within 5 ms of it or a trip to the store and back",
@@ -80,13 +80,13 @@ static NO_WINDOWS: Exemption =
 pub(super) static SHEET: Sheet = Sheet {
     file: "together.rs",
     invariants: &["static-shares", "prefilter"],
-    proves: "What all nodes together admit on shares in one window stays below 95 % of the limit, and below the limit in a fleet that is torn; and nobody is denied by what peers told of a window of which the store had more.",
+    proves: "What all nodes together admit on shares in one window, each by the clock that it goes by, stays below 95 % of the limit, and below the limit in a fleet that is torn; and nobody is denied by what peers told of a window of which the store had more.",
     judges: "Shares: fixed and sliding windows, several limits. Denials by peers: windows of all kinds, several limits.",
     exemptions: &[
         &OFF,
         &PUSHES,
         &LEAPS,
-        &SKEWED,
+        &SET,
         &TORN,
         &EDGES,
         &LAPSED,
@@ -104,8 +104,11 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
 
-/// What is spent so near to a boundary may be of either window.
+/// What a node was lent of a window it may not spend any more so near to its end.
 const EDGE: u64 = 5_000;
+
+/// So many of a node's windows are remembered: a guess of the store's clock may be ahead by as many.
+const WINDOWS: usize = 64;
 
 /// A key, a limit's place, and a window's number; of one from the first request, its end.
 type Place = (u32, usize, u64);
@@ -120,18 +123,17 @@ const HEARS: u64 = 2_000_000;
 /// nodes that have not heard of it go by theirs.
 const OPENED: usize = 32;
 
-/// How far the clocks of two masters may be apart: as they are drawn, and by failovers and settings.
-fn differ(plan: &Plan) -> u64 {
-    let by = |fault: &Fault| match &fault.what {
-        What::Set { by, .. } => by.0,
-        what if what.stops_masters() && plan.redis.replica => 2 * plan.redis.replica_skew.0,
-        _ => 0,
-    };
-    2 * plan.redis.skew.0 + plan.faults.iter().map(by).sum::<u64>()
+/// What one node has admitted on its share in one window of the clock that it goes by.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    window: u64,
+    /// When the first of it was admitted, in true time, or when the window begins where that is known less nearly.
+    first: u64,
+    used: u64,
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Together {
     /// Nodes hear of each other.
     is_on: bool,
@@ -139,24 +141,23 @@ pub(super) struct Together {
     midway: bool,
     /// Nodes ask peers.
     owners: bool,
-    /// Masters' clocks may be so far apart.
-    differ: u64,
     /// When nodes do not hear each other for a while.
     torn: Vec<(u64, u64)>,
     /// For so long a node may go by a window that is over.
     doubt: u64,
     /// What a node was lent of a window it may not spend any more so near to its end.
     edge: u64,
-    /// Who has had an answer of the store about a key, and so knows the windows of its clock.
-    informed: Set<(Life, u32)>,
     lives: Lives,
-    /// By key, limit and window: somebody who had none has admitted of it on its share.
-    guessed: Set<Place>,
+    nearness: Nearness,
     /// Windows of which a node heard what is not so: node, digest, place of the limit, `Counter::at`.
     lied: Set<(u32, u128, usize, u64)>,
     digests: Map<u32, u128>,
+    /// What was admitted on shares, by windows of the owner's clock, and by those that nodes go by; and each node's part of that.
     shared: Map<Place, u64>,
+    summed: Map<Place, u64>,
+    parts: Map<(Life, u32, usize), VecDeque<Part>>,
     holds: Alone,
+    holds_of_nodes: Alone,
     /// The limits of each policy.
     rules: Vec<Arc<Rule>>,
     /// What was admitted of windows, and what the store has shown to be used: in its last answer, and the most.
@@ -193,17 +194,18 @@ impl Together {
             is_on: plan.gossip.is_some(),
             midway: false,
             owners: plan.daemon.owners,
-            differ: Some(differ(plan)).filter(|differ| *differ > SAME).unwrap_or(0),
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             edge: EDGE.max(trip(plan)),
-            informed: Set::default(),
             lives: Lives::default(),
-            guessed: Set::default(),
+            nearness: Nearness::new(plan),
             lied: Set::default(),
             digests: Map::default(),
             shared: Map::default(),
+            summed: Map::default(),
+            parts: Map::default(),
             holds: Alone::default(),
+            holds_of_nodes: Alone::by_nodes(),
             rules: setting.rules.clone(),
             admitted: Map::default(),
             shown: Map::default(),
@@ -217,36 +219,54 @@ impl Together {
         }
     }
 
-    fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
-        let heard = self.heard.get(&(self.lives.of(request.node), request.key)).copied().unwrap_or(0);
+    fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+        let life = self.lives.of(request.node);
+        let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
         let is_lost = self.lost.get(&request.key).is_some_and(|lost| heard <= *lost) || self.midway && heard == 0;
         if ASIDE.when(rule.is_entitled() && is_lost) {
             return;
         }
+        let (clock, trip) = (goes_by(decision).0, self.nearness.of(life, request.key));
         for (index, limit) in rule.limits.iter().enumerate() {
-            let passed = store % limit.period.0;
-            let plain = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-            // Where its clock differs by little, it is known of most of a window which one it is.
-            let is_other = 4 * (EDGE + self.differ) > limit.period.0 && self.differ > 0;
-            let edge = EDGE + if is_other { 0 } else { self.differ };
-            if SHAPES.when(!plain) || EDGES.when(passed.min(limit.period.0 - passed) < edge) {
+            if SHAPES.when(!matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding)) {
                 continue;
             }
-            let place = (request.key, index, store / limit.period.0);
-            if !self.informed.contains(&(self.lives.of(request.node), request.key)) {
-                self.guessed.insert(place);
+            *self.shared.entry((request.key, index, store / limit.period.0)).or_default() += request.cost;
+            let window = window_of_share(rule, limit, decision, trip);
+            let Some(window) = window.filter(|_| !EDGES.when(window.is_none())) else { continue };
+            let (begins, ahead) = (window * limit.period.0, clock.wrapping_sub(moment.at));
+            self.set_back((life, request.key, index), window, begins, ahead);
+            let parts = self.parts.entry((life, request.key, index)).or_default();
+            if parts.back().is_none_or(|part| part.window != window) {
+                let first = clock.max(begins).wrapping_sub(ahead);
+                parts.push_back(Part { window, first, used: 0 });
+                parts.drain(..parts.len().saturating_sub(WINDOWS));
             }
-            let shared = self.shared.entry(place).or_default();
-            *shared += request.cost;
-            let shared = *shared;
-            let times = if SKEWED.when(is_other || self.guessed.contains(&place)) { 2 } else { 1 };
+            parts.back_mut().expect("it was just put there").used += request.cost;
+            let summed = self.summed.entry((request.key, index, window)).or_default();
+            *summed += request.cost;
+            let summed = *summed;
             let again = HEARS + 4 * limit.period.0;
             let is_torn = self.torn.iter().any(|(begins, ends)| (*begins..ends + again).contains(&moment.at));
             let most = if TORN.when(is_torn) { limit.count } else { limit.count * MOST_PPM / 1_000_000 };
-            if shared > times * most {
+            if summed > most {
                 self.found.add("static-shares", moment, || {
-                    format!("{request:?}: {shared} on the shares of all nodes of {limit:?}")
+                    format!("{request:?}: {summed} on the shares of all nodes of {limit:?} in window {window}")
                 });
+            }
+        }
+    }
+
+    /// A node admits something in a window that begins so by its clock, which is so far ahead of true time. What it has admitted
+    /// of that, or of a later one, before that clock was set back, was of earlier ones by the clock of now.
+    fn set_back(&mut self, (life, key, index): (Life, u32, usize), window: u64, begins: u64, ahead: u64) {
+        let Some(parts) = self.parts.get_mut(&(life, key, index)) else { return };
+        let was_before = |part: &Part| part.window > window || part.first.wrapping_add(ahead) < begins;
+        while let Some(part) = parts.back().copied().filter(|part| part.window >= window && SET.when(was_before(part)))
+        {
+            parts.pop_back();
+            if let Some(summed) = self.summed.get_mut(&(key, index, part.window)) {
+                *summed = summed.saturating_sub(part.used);
             }
         }
     }
@@ -256,6 +276,21 @@ impl Together {
         for (index, limit) in self.rules[request.policy as usize].limits.iter().enumerate() {
             if let Some(shared) = self.shared.get_mut(&(request.key, index, store / limit.period.0)) {
                 *shared = shared.saturating_sub(request.cost);
+            }
+        }
+    }
+
+    /// The same, in windows of the clock that its node goes by.
+    fn given_back_by_node(&mut self, request: &Request, clock: u64) {
+        let life = self.lives.of(request.node);
+        for (index, limit) in self.rules[request.policy as usize].limits.iter().enumerate() {
+            let window = clock / limit.period.0;
+            let parts = self.parts.get_mut(&(life, request.key, index));
+            let Some(part) = parts.into_iter().flatten().find(|part| part.window == window) else { continue };
+            let tokens = request.cost.min(part.used);
+            part.used -= tokens;
+            if let Some(summed) = self.summed.get_mut(&(request.key, index, window)) {
+                *summed = summed.saturating_sub(tokens);
             }
         }
     }
@@ -428,9 +463,9 @@ impl Observer for Together {
             _ => {}
         }
         self.lives.see(seen);
+        self.nearness.see(moment, seen);
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
-                self.informed.insert(((*node, *incarnation), *key));
                 if matches!(call.op, Op::Acquire(_)) && !grant.outdated {
                     self.heard.insert(((*node, *incarnation), *key), grant.now.0);
                 }
@@ -438,12 +473,15 @@ impl Observer for Together {
             }
             // The key had been forgotten.
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
-                self.informed.remove(&(self.lives.of(*node), *key));
+                self.nearness.forget(self.lives.of(*node), *key);
             }
             _ => {}
         }
         if let Some((request, store)) = self.holds.gives_back(seen) {
             self.given_back(request, store);
+        }
+        if let Some((request, clock)) = self.holds_of_nodes.gives_back(seen) {
+            self.given_back_by_node(request, clock);
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if OFF.when(!self.is_on) || request.kind != Kind::Check {
@@ -451,7 +489,7 @@ impl Observer for Together {
         }
         if decision.verdict == Verdict::Allow {
             if decision.source == Source::Share {
-                self.share(moment, request, rule, store.0);
+                self.share(moment, request, rule, decision, store.0);
             }
             let reset = aligned(rule).map(|_| decision.reset_at.0);
             for (index, limit) in rule.limits.iter().enumerate() {
@@ -520,31 +558,44 @@ mod tests {
             let mut checker = Together::phased(&setting);
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
-            history.check(&mut checker, at * SECOND + SECOND / 10, 191, Source::Share, true);
+            history.check(&mut checker, at * SECOND + SECOND / 10, 96, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
         }
     }
 
-    /// Of a window of a second what is spent in its first and last 25 ms may be of another one where clocks are 10 ms off.
+    /// Half of it is spent before the end of the owner's window, and the rest behind it: it is one window of the clocks that
+    /// both nodes go by.
     #[test]
-    fn shares_are_judged_by_clocks_that_differ() {
-        for (skew, cost, passed, seen) in [
-            (10_000, 96, SECOND / 10, 1),
-            (10_000, 95, SECOND / 10, 0),
-            (10_000, 96, 24_999, 0),
-            (10_000, 96, 25_000, 1),
-            (SECOND, 96, SECOND / 10, 0),
-            (SECOND, 190, SECOND / 10, 0),
-            (SECOND, 191, SECOND / 10, 1),
-        ] {
+    fn shares_are_judged_by_the_clocks_that_nodes_go_by() {
+        for (ahead, cost, seen) in [(0, 47, 0), (600_000, 48, 0), (600_000, 49, 1), (-400_000, 49, 1)] {
             let mut history = History::new("100/1s fixed");
             let mut setting = history.setting();
             setting.plan.gossip = Some(Gossip::default());
-            setting.plan.redis.skew = crate::span::Span(skew);
+            setting.plan.redis.skew = crate::span::Span(SECOND);
             let mut checker = Together::new(&setting);
-            history.settled(&mut checker, SECOND, 1, 1);
-            history.check(&mut checker, 6 * SECOND + passed, cost, Source::Share, true);
-            assert_eq!(checker.violations().len(), seen, "{skew} {cost} {passed}: {:?}", checker.violations());
+            for (at, cost) in [(6_900_000, 47), (7_100_000, cost)] {
+                history.on_share(&mut checker, at, ahead, cost);
+            }
+            assert_eq!(checker.violations().len(), seen, "{ahead} {cost}: {:?}", checker.violations());
+        }
+    }
+
+    /// It is spent, and then the clock is set back by half a window, or by more, or it only shows later that it was behind.
+    #[test]
+    fn a_window_that_begins_again_by_a_clock_that_is_set_back_has_its_share_again_and_no_more() {
+        for (at, back, cost, seen) in [
+            (6_800_000, 0, 1, 1),
+            (6_800_000, 200_000, 1, 1),
+            (7_500_000, 600_000, 95, 0),
+            (7_500_000, 600_000, 96, 1),
+            (9_500_000, 3_000_000, 95, 0),
+            (9_500_000, 3_000_000, 96, 1),
+        ] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            history.on_share(&mut checker, 6_300_000, 0, 95);
+            history.on_share(&mut checker, at, -back, cost);
+            assert_eq!(checker.violations().len(), seen, "{at} {back} {cost}: {:?}", checker.violations());
         }
     }
 
@@ -556,8 +607,7 @@ mod tests {
             if hears {
                 history.settled(&mut checker, SECOND, 1, 1);
             }
-            // Nodes that have heard nothing may have twice the share.
-            history.check(&mut checker, 6 * SECOND + SECOND / 10, 191, Source::Share, true);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 96, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{midway} {hears}: {:?}", checker.violations());
         }
     }

@@ -85,7 +85,7 @@ struct Order {
 }
 
 /// A key in one life of a node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Account {
     order: Order,
     /// The order that the store was told is void and has not answered; 0: none.
@@ -105,7 +105,7 @@ struct Account {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Told {
     is_on: bool,
     /// A key may have to make room for another.

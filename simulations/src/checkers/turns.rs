@@ -107,7 +107,7 @@ struct Due {
 }
 
 /// One node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Teller {
     rounds: u64,
     open: BTreeMap<u32, Open>,
@@ -121,7 +121,7 @@ struct Teller {
 }
 
 /// The checker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Turns {
     is_on: bool,
     /// So many keys have room in a shard.

@@ -105,7 +105,7 @@ impl Network {
     fn way(&mut self, now: u64, node: u32, master: u32) -> u64 {
         let slow: u64 = self.slow.iter().filter(|(of, _)| *of == master).map(|(_, by)| by).sum();
         // Each direction takes half of the round trip.
-        let far = zone(&self.zones, node).map_or(0, |zone| zone.store.0 / 2);
+        let far = Zone::of(&self.zones, node).map_or(0, |zone| zone.store.0 / 2);
         let arrives = now + self.plan.latency.0 + self.random.exponential(self.plan.jitter.0) + slow + far;
         let held = self.clogs.iter().filter(|(of, _)| *of == master).map(|(_, until)| *until).max();
         arrives.max(held.unwrap_or(0))
@@ -177,20 +177,6 @@ impl Network {
     }
 }
 
-/// The zone of a node, if it is in one. Each zone takes its part of the nodes that are in no earlier zone, spread
-/// evenly over their numbers.
-fn zone(zones: &[Zone], node: u32) -> Option<&Zone> {
-    let (mut place, mut rest) = (u64::from(node), 1_000);
-    zones.iter().find(|zone| {
-        let part = u64::from(zone.nodes).min(rest);
-        let before = |places: u64| (places * part).checked_div(rest).unwrap_or(0);
-        let (taken, is_in) = (before(place + 1), before(place + 1) > before(place));
-        place -= taken.min(place);
-        rest -= part;
-        is_in
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +188,8 @@ mod tests {
     #[test]
     fn a_zone_has_its_part_of_the_nodes() {
         let zones = [(334, 80), (333, 10)].map(|(nodes, far)| Zone { nodes, store: Span::millis(far) });
-        let of = |far: u64| (0..12).filter(|node| zone(&zones, *node).is_some_and(|one| one.store.0 == far)).count();
+        let of =
+            |far: u64| (0..12).filter(|node| Zone::of(&zones, *node).is_some_and(|one| one.store.0 == far)).count();
         assert_eq!([of(80_000), of(10_000)], [4, 4]);
         let mut network = Network::new(&NetworkPlan::default(), &zones, 5);
         let trip = |network: &mut Network, node| network.send(0, node, 0, Heading::ToRedis)[0].expect("none is lost");
