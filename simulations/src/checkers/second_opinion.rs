@@ -191,7 +191,7 @@ mod tests {
         see(&mut SecondOpinion::default(), &seen)
     }
 
-    fn left<'a>(ran: &'a mut Ran) -> &'a mut Excerpt {
+    fn left(ran: &mut Ran) -> &mut Excerpt {
         ran.hash[1].as_mut().expect("a key")
     }
 
