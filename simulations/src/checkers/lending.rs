@@ -37,8 +37,8 @@ static ANSWERED: Exemption = Exemption::new(
 );
 
 static UNHEARD: Exemption = Exemption::new(
-    "whether peers without a store are asked now and then, once an ask is not answered, until the next one is",
-    "Peers that answer nothing are left out for a second, and of all of them nobody may be left.",
+    "whether a peer without a store is asked now and then, once an ask of it is not answered, until one is",
+    "A peer that answers nothing several times is left out for a second.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -110,8 +110,8 @@ pub(super) struct Lending {
     tried: Map<Life, u64>,
     /// When a node went by its share, and had not tried any of those for long.
     untried: Map<Life, u64>,
-    /// The nodes whose last ask nobody has answered.
-    unheard: Set<Life>,
+    /// The peers that have not answered a node's last ask of them.
+    unheard: Map<Life, Vec<Life>>,
     found: Found,
 }
 
@@ -138,7 +138,7 @@ impl Lending {
             in_vain: Map::default(),
             tried: Map::default(),
             untried: Map::default(),
-            unheard: Set::default(),
+            unheard: Map::default(),
             found: Found::default(),
         }
     }
@@ -170,12 +170,11 @@ impl Lending {
         let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
         let may_be_back = |at: u64| (at + TRIED_AFTER..at + WITHOUT).contains(&moment.at);
         let has_tried = self.tried.get(&life).is_some_and(|at| moment.at < at + self.between_trials);
-        let Some((peer, _, at)) = peers.iter().copied().find(|(_, of, at)| *of == rule && may_be_back(*at)) else {
-            return;
+        let unheard = self.unheard.get(&life).map_or(&[][..], Vec::as_slice);
+        let is_open = |(peer, of, at): &&(Life, u64, u64)| {
+            *of == rule && may_be_back(*at) && !UNHEARD.when(unheard.contains(peer))
         };
-        if has_tried || UNHEARD.when(self.unheard.contains(&life)) {
-            return;
-        }
+        let Some((peer, _, at)) = peers.iter().find(is_open).copied().filter(|_| !has_tried) else { return };
         // The ask that this check causes is seen after its answer.
         let since = *self.untried.entry(life).or_insert(moment.at);
         if since < moment.at {
@@ -232,7 +231,10 @@ impl Lending {
             self.tried.insert(life, moment.at);
         }
         self.untried.remove(&life);
-        self.unheard.insert(life);
+        let unheard = self.unheard.entry(life).or_default();
+        if !unheard.contains(&peer) {
+            unheard.push(peer);
+        }
     }
 
     fn asks_in_vain(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Life) {
@@ -250,7 +252,9 @@ impl Lending {
     fn hears(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, (peer, answer): (Life, &Answer)) {
         let Some((_, until)) = self.open.get(&(life, key)).filter(|(id, _)| *id == ask.id).copied() else { return };
         self.open.remove(&(life, key));
-        self.unheard.remove(&life);
+        if let Some(unheard) = self.unheard.get_mut(&life) {
+            unheard.retain(|of| *of != peer);
+        }
         let has_none = *answer == Err(Refusal::NoStore) && moment.at < until;
         self.note_without(life, ask.terms.rule, peer, has_none.then_some(moment.at));
         if answer.is_ok() && moment.at < until {
