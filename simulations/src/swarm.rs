@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 
 use self::faults::Scene;
 use self::membership::{DEAD_MS, JOIN_MS};
-use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Redis};
+use crate::plan::{Clocks, Daemon, Expect, Gossip, Network, Plan, Redis};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -49,7 +49,10 @@ pub fn plan(seed: u64) -> Plan {
     };
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
     let redis = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
-    calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, ..plan })
+    // What a scene lets come late is of answers that wait for no replica longer than usual.
+    let over = plan.expect.over.filter(|over| *over == 0 || redis.lag_stalls.0 == 0);
+    let expect = Expect { over, ..plan.expect };
+    calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan })
 }
 
 /// In a fifth of the runs replicas lag now more and now less, and in a fifth each script costs something else.

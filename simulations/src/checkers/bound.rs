@@ -347,8 +347,10 @@ impl Key {
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
                 for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
-                    // What is forgiven of a bucket leaks, from now on.
+                    // What is forgiven of a bucket leaks, from now on. What it holds was charged in time, and takes as long as under
+                    // the old limit.
                     count.roll(old, self.now);
+                    count.change_rate(old, new);
                     count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
                 }
             }

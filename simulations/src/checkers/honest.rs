@@ -87,7 +87,8 @@ pub(super) struct Honest {
 
 impl Honest {
     pub(super) fn new(setting: &Setting) -> Self {
-        let from = setting.plan.span.0 + setting.plan.calm.0;
+        // Who came before demand was over and waits is served before who comes then.
+        let from = setting.plan.span.0 + setting.plan.calm.0 + setting.plan.daemon.timeout.0;
         Self {
             from,
             told: BTreeMap::new(),

@@ -44,7 +44,7 @@ static UNTOLD: Exemption = Exemption::new(
 );
 static ALONE: Exemption = Exemption::new(
     "nodes that do not hear of each other",
-    "Each goes by the number of nodes that the store last counted, which may be fewer than ask, and then all of their parts are more than 95 % of the limit: as much more may be admitted, on shares, or on leases of what is left of them when the store is back. Of a bucket each node may admit its part on top of leases.",
+    "Each goes by the number of nodes that the store last counted, which may be fewer than ask, or has been lent more than its part of a window before it is lost: then all that they have is more than 95 % of the limit. As much more may be admitted, on shares, or on leases of what is left of them when the store is back. Of a bucket each node may admit its part on top of leases.",
 );
 static FROM_FIRST: Exemption = Exemption::new(
     "shares of windows from the first request",
@@ -304,24 +304,35 @@ impl Excused {
     }
 }
 
-/// The parts of one limit by which nodes go that do not hear of each other, in the window at hand.
+/// What nodes that do not hear of each other have of one limit in the window at hand: each its part, or what it was lent of it before
+/// anybody went by its part.
 #[derive(Debug, Default)]
 struct Parts {
     window: u64,
     of: BTreeMap<Life, u64>,
     forgiven: u64,
+    /// What was lent of this window and of the one after it.
+    lent: BTreeMap<u64, BTreeMap<Life, u64>>,
 }
 
 impl Parts {
+    fn lend(&mut self, window: u64, life: Life, tokens: u64) {
+        if self.window != window {
+            self.lent.retain(|of, _| *of + 1 >= window);
+            *self.lent.entry(window).or_default().entry(life).or_default() += tokens;
+        }
+    }
+
     fn note(&mut self, window: u64, life: Life, part: u64) {
         if self.window != window {
-            *self = Self { window, ..Self::default() };
+            let of = self.lent.remove(&window).unwrap_or_default();
+            *self = Self { window, of, forgiven: 0, lent: std::mem::take(&mut self.lent) };
         }
         let most = self.of.entry(life).or_default();
         *most = part.max(*most);
     }
 
-    /// What all parts come to beyond the share of one, as far as that has not been forgiven yet.
+    /// What all of them have beyond the share of one, as far as that has not been forgiven yet.
     fn forgive(&mut self, whole: u64) -> u64 {
         let beyond = self.of.values().sum::<u64>().saturating_sub(whole);
         let more = beyond.saturating_sub(self.forgiven);
@@ -407,13 +418,19 @@ impl Joint {
     }
 
     /// The store lends while others may go by their shares.
-    fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, now: u64) {
+    fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, (now, tokens): (u64, u64)) {
         if call.rule.is_entitled() {
             return;
         }
         let knows = self.places.get(&(life, key)).map_or(0, |place| place.alone);
         let state = self.keys.of(key);
         state.lend(life.0, moment.at);
+        if let Op::Acquire(order) = &call.op {
+            state.parts.resize_with(call.rule.limits.len(), Parts::default);
+            for (limit, parts) in call.rule.limits.iter().zip(&mut state.parts) {
+                parts.lend(now / span(limit) + u64::from(order.window.is_next()), life, tokens);
+            }
+        }
         let is_partial = self.partial.iter().any(|partial| partial.meets(moment.at, state));
         let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
         let is_over = |second: &Second| second.is_over(state.since, moment.at);
@@ -573,7 +590,7 @@ impl Observer for Joint {
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {
-                self.lent(moment, (*node, *incarnation), *key, call, grant.now.0);
+                self.lent(moment, (*node, *incarnation), *key, call, (grant.now.0, grant.granted));
             }
             Seen::Executed { key, call, grant, stale: false, .. }
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated =>
@@ -759,6 +776,22 @@ mod tests {
             assert!(checker.violations().is_empty(), "{:?}", checker.violations());
             history.check(&mut checker, at + 2, more, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{more}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_one_node_was_lent_before_is_beside_the_parts_of_others() {
+        // One node has eight of a window, and two others have four each: 16, seven more than one share.
+        for (window, beyond) in [(1, 7), (2, 0)] {
+            let parts = &mut Parts::default();
+            parts.lend(window, (0, 0), 8);
+            for life in [(1, 0), (2, 0)] {
+                parts.note(1, life, 4);
+            }
+            assert_eq!(parts.forgive(9), beyond, "of window {window}");
+            assert_eq!(parts.forgive(9), 0, "once");
+            parts.lend(1, (0, 0), 8);
+            assert_eq!(parts.forgive(9), 0, "when parts are known, the store counts them");
         }
     }
 

@@ -57,8 +57,9 @@ pub(super) static SHEET: Sheet = Sheet {
 /// A node knows a boundary of the store's clock to the longest trip and so much.
 const DOUBT: u64 = 10_000;
 
-/// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long.
-const WINDOWS: usize = 8;
+/// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long. By a clock that is five
+/// seconds behind the one before windows are open again of which it had counted many since.
+const WINDOWS: usize = 64;
 
 /// Fewer keys than this may have to make room, and are forgotten.
 const ROOM: u32 = 100;

@@ -38,6 +38,13 @@ pub(super) struct Count {
 }
 
 impl Count {
+    /// A bucket goes on under another limit of the same period: what is in it leaks away when it would have.
+    pub(super) fn change_rate(&mut self, old: &Limit, new: &Limit) {
+        if old.algorithm == Algorithm::Gcra && old.count > 0 && self.level > 0 {
+            self.level = self.level * i128::from(new.count) / i128::from(old.count);
+        }
+    }
+
     /// Brings it to `now`, of the owner's clock.
     pub(super) fn roll(&mut self, limit: &Limit, now: u64) {
         match limit.algorithm {
@@ -215,6 +222,21 @@ mod tests {
             count.roll(limit, 8_500_000);
             count.admit(limit, 10);
             assert_eq!(count.excess(limit, 8_500_000, 0), left);
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_bucket_leaks_at_the_rate_at_which_it_was_charged() {
+        // Two tokens of eight a second take 250 ms, also when the limit is two a second by then.
+        let (old, new) = (limit("8/1s burst 1"), limit("2/1s burst 1"));
+        for (later, excess) in [(250_000, 0), (125_000, 1)] {
+            let mut count = Count::default();
+            count.roll(&old, 1_000_000);
+            count.admit(&old, 2);
+            count.change_rate(&old, &new);
+            count.roll(&new, 1_000_000 + later);
+            count.admit(&new, 2);
+            assert_eq!(count.excess(&new, 1_000_000 + later, 0), excess, "{later}");
         }
     }
 
