@@ -31,7 +31,8 @@ static OTHERS: Exemption =
     Exemption::new("what others took since", "Known is what the node was shown: one of its last answers counts.");
 static OLDER: Exemption = Exemption::new(
     "after a slot moved between clocks that differ, or a clock was set",
-    "What was lent by the other clock is spent first: for two periods.",
+    "What was lent by the other clock is spent first: for two periods. What the clock of now has lent ahead counts beside it once \
+     that window has begun.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -108,6 +109,13 @@ impl Known {
         while self.lent.front().is_some_and(|(at, _)| at + 2 * period <= now) {
             self.lent.pop_front();
         }
+    }
+
+    /// What is held of another window than the one that a decision names. While tokens of the other clock's are left, it names
+    /// theirs, and by the clock of now the next one may have begun meanwhile: a check can spend both.
+    fn beside(&self, moment: Moment) -> u64 {
+        let has_begun = self.skew.is_some_and(|skew| moment.store.0.wrapping_add(skew) >= self.window);
+        self.older + if has_begun { self.ahead } else { 0 }
     }
 
     /// What a node hands back counts as back already.
@@ -204,7 +212,7 @@ impl Remaining {
         known.held = known.held.saturating_sub(own);
         let used = known.used.iter().flatten().copied().min().unwrap_or(0);
         let most = OTHERS.forgives(limit.count.saturating_sub(used)) + known.held;
-        let most = most + if OLDER.when(moment.at < known.until) { known.older } else { 0 };
+        let most = most + if OLDER.when(moment.at < known.until) { known.beside(moment) } else { 0 };
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
         }
@@ -333,6 +341,23 @@ mod tests {
             history.remaining = 9;
             history.check(&mut checker, SECOND + 10, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_lent_ahead_counts_beside_what_another_clock_lent_once_its_window_has_begun() {
+        let begins = SECOND - SECOND / 10;
+        for (at, remaining, seen) in [(begins, 5, 0), (begins, 6, 1), (begins - 1, 2, 0), (begins - 1, 3, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Remaining::new(&history.leaping());
+            history.used = 10;
+            history.lent(&mut checker, 0, 0, 1, 2);
+            // By a clock that is 100 ms ahead.
+            history.lent(&mut checker, 1, SECOND / 10, 2, 0);
+            history.lent_ahead_by(&mut checker, 2, SECOND / 10, 3, 3);
+            history.remaining = remaining;
+            history.check(&mut checker, at, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{at} {remaining}: {:?}", checker.violations());
         }
     }
 

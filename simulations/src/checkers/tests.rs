@@ -260,7 +260,18 @@ impl History {
 
     /// The store lends so many tokens by a clock that is so far ahead, and the node learns it at once.
     pub(super) fn lent(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
-        let (call, grant) = (&self.acquire(id, tokens), self.grant(at, tokens));
+        let call = self.acquire(id, tokens);
+        self.ran_by(observer, at, ahead, &call, tokens);
+    }
+
+    /// The same of the next window.
+    pub(super) fn lent_ahead_by(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
+        let call = self.acquire_ahead(id, tokens);
+        self.ran_by(observer, at, ahead, &call, tokens);
+    }
+
+    fn ran_by(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, call: &Call, tokens: u64) {
+        let grant = self.grant(at, tokens);
         let (grant, ran) = (&Grant { now: grant.now + Micros(ahead), ..grant }, &Ran::default());
         let (node, incarnation, key) = (0, 0, 0);
         let executed = Seen::Executed { master: 0, node, incarnation, key, call, grant, stale: false, ran };
@@ -270,11 +281,16 @@ impl History {
 
     /// The store lends so many tokens of the next window.
     pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
-        let (mut call, grant) = (self.acquire(1, tokens), self.grant(at, tokens));
+        let (call, grant) = (self.acquire_ahead(1, tokens), self.grant(at, tokens));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    fn acquire_ahead(&self, id: u64, want: u64) -> Call {
+        let mut call = self.acquire(id, want);
         if let Op::Acquire(order) = &mut call.op {
             order.window = Window::Next { begins: Timestamp(START + SECOND) };
         }
-        self.ran(observer, at, &call, &grant);
+        call
     }
 
     /// The store answers once more what it answered before.
