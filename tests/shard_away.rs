@@ -92,6 +92,47 @@ fn an_order_that_was_given_up_is_void_as_soon_as_the_store_can_be_told() {
     }
 }
 
+/// The store closes the account of whose acquire is void, and charges no more of it than it is told. What a return had reported that
+/// was lost shortly before counted as free: a bucket lent it again (`bugs/a-lost-return-before-a-void-order`).
+#[test]
+fn what_a_lost_return_reported_is_told_with_the_order_that_is_void() {
+    for (is_lost, reported) in [(true, 6), (false, 0)] {
+        let mut bench = Bench::new("24/1h");
+        bench.hold(20);
+        for _ in 0..6 {
+            bench.advance(Micros(5_000));
+            assert_eq!(bench.check(1), Some(Verdict::Allow));
+        }
+        let mut returned = bench.calls();
+        while returned.is_empty() {
+            bench.advance(Micros(10_000));
+            returned = bench.calls();
+        }
+        let mut returned = returned.remove(0);
+        assert!(matches!(returned.op, Op::Return { amount: 14, held: 0, .. }), "it lies idle: {:?}", returned.op);
+        if is_lost {
+            for _ in 0..2 {
+                bench.fail(&returned, StoreError::Unknown);
+                returned = bench.calls().remove(0);
+            }
+            bench.fail(&returned, StoreError::Unknown);
+        } else {
+            bench.used = 6;
+            bench.grant(&returned, 0);
+        }
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+        for _ in 0..2 {
+            let again = bench.acquire();
+            bench.fail(&again, StoreError::Unknown);
+        }
+        bench.advance(Micros(250_000));
+        let Op::Return { voids, .. } = voiding(&mut bench, call.id).op else { unreachable!() };
+        assert_eq!(voids.told, reported);
+    }
+}
+
 /// The seconds of those who find the store again begin with its first answer, whatever it was asked: a key that is asked for
 /// little went on by its share for 2.8 s (`bugs/lent-to-nobody-who-waits`).
 #[test]

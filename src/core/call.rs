@@ -197,7 +197,8 @@ pub struct Voided {
     pub id: u64,
     /// Its [`Acquire::need`], which a bucket was charged at once.
     pub need: u64,
-    /// Of a bucket, tokens that the acquire reported as spent. They are spent whether or not it was executed.
+    /// Of a bucket, tokens that the acquire reported as spent, or returns before it that were not answered. They are spent whether
+    /// or not those were executed.
     pub told: u64,
     /// Of a bucket, tokens that were spent since then. The rest of what the store has lent is free.
     pub spent: u64,

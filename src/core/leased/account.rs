@@ -12,7 +12,7 @@ use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Grant, Known, Op, V
 use crate::core::entitled::{NEVER, fills_from, generation, lapses, silent_from, window_end};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
-use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 
@@ -57,6 +57,14 @@ impl LeasedKey {
         self.view.charge(self.holdings.unspent(), returned);
     }
 
+    /// Abandons an acquire, and returns what the next return tells the store of it. A return before it may have been lost, too: what
+    /// that reported is spent all the same, and the store would take it for free.
+    pub(super) fn void_order(&mut self, call: &Call) -> Voided {
+        let order = self.view.void_order(call);
+        let told = order.told.saturating_add(self.calls.told()).min(MAX_COUNT);
+        if order.id == 0 { order } else { Voided { told, ..order } }
+    }
+
     /// Takes the abandoned acquire. What a bucket was charged at once for it may only be taken back until the bucket
     /// may have filled up: then the charge has leaked away, and a credit would admit too much.
     pub(super) fn take_doubtful(&mut self, now: Instant) -> Voided {
@@ -67,9 +75,14 @@ impl LeasedKey {
         if has_leaked { Voided { need: 0, ..order } } else { order }
     }
 
-    /// What the store is told of an abandoned acquire, together with the return of `returned` tokens.
-    pub(super) fn voided_by_now(&self, order: Voided, returned: u64) -> Voided {
-        self.view.voided_by_now(order, self.holdings.unspent().saturating_add(returned))
+    /// What the store is told of an abandoned acquire, together with the return of `returned` tokens. Where there is none, what the
+    /// return reports is remembered until the store has answered.
+    pub(super) fn voided_by_now(&mut self, order: Voided, returned: u64) -> Voided {
+        let kept = self.holdings.unspent().saturating_add(returned);
+        if order.id == 0 {
+            self.calls.note_told(self.view.spent(kept));
+        }
+        self.view.voided_by_now(order, kept)
     }
 
     /// Records that tokens have just left the lease. Those that the store has charged already go first, and need not

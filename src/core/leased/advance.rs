@@ -662,7 +662,7 @@ pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instan
 pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {
-        Some(acquire) => key.view.void_order(&acquire.call),
+        Some(acquire) => key.void_order(&acquire.call),
         None => key.calls.take_doubtful().map_or_else(Voided::default, |(order, _)| order),
     };
     if key.has_unreported() || voids.id != 0 {

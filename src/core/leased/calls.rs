@@ -55,6 +55,9 @@ struct Open {
     /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
     /// says that it is void.
     doubtful: Option<Voided>,
+    /// Of a bucket, tokens that returns have reported as spent which the store has not answered. Whoever says that an acquire is
+    /// void says this, too.
+    told: u64,
     /// All other calls under way, by id.
     errands: Vec<Flight>,
     /// Calls that wait to be sent.
@@ -91,7 +94,7 @@ impl Calls {
 
     /// Frees the memory when no call is left, and the store knows the fate of all.
     fn close(&mut self) {
-        self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.awaited == 0);
+        self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.told == 0 && open.awaited == 0);
     }
 
     fn errands(&self) -> &[Flight] {
@@ -214,6 +217,28 @@ impl Calls {
         open.acquire.take_if(|acquire| acquire.call.id <= id);
         open.doubtful.take_if(|order| order.id <= id);
         self.close();
+    }
+
+    /// Of a bucket, tokens that were reported as spent by returns, of which nobody knows whether the store has heard.
+    pub(super) fn told(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.told)
+    }
+
+    /// Records that a return that is sent now reports so many.
+    pub(super) fn note_told(&mut self, tokens: u64) {
+        if tokens > 0 {
+            let open = self.open();
+            open.told = open.told.saturating_add(tokens).min(MAX_COUNT);
+        }
+    }
+
+    /// Records that the store has answered an acquire or a return, so it knows all that was reported before. What a return under
+    /// way reports it may not know yet.
+    pub(super) fn note_accounted(&mut self) {
+        if self.told() > 0 && !self.has_return_under_way() {
+            self.open().told = 0;
+            self.close();
+        }
     }
 
     /// Tokens that are being returned to the store.

@@ -323,7 +323,7 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: boo
         StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => (acquire.sent, now),
     };
     if (*error == StoreError::Unknown || acquire.attempts > 1) && !on(Mutant::GivenUpForSpent) {
-        let order = key.view.void_order(&acquire.call);
+        let order = key.void_order(&acquire.call);
         key.calls.give_up(order, acquire.sent);
     }
     key.lose_store(now, since, noticed);
@@ -500,6 +500,9 @@ impl LeasedKey {
         let overtaken = self.view.has_overtaken(now, call, grant);
         self.note_clock(now, StoreClock::new(call.sent_at, now, grant.now));
         self.view.note_nodes(call, grant);
+        if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) && !grant.outdated {
+            self.calls.note_accounted();
+        }
         if !self.view.is_of_these_limits(call) {
             return;
         }

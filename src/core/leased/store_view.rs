@@ -481,9 +481,14 @@ impl StoreView {
 
     /// What the store is told of an abandoned acquire, when `kept` tokens are held or returned.
     pub(super) fn voided_by_now(&self, order: Voided, kept: u64) -> Voided {
-        let spent = self.buckets().map(|lent| lent.saturating_sub(kept)).max().unwrap_or(0);
-        let spent = order.spent.saturating_add(spent).min(MAX_COUNT);
+        let spent = order.spent.saturating_add(self.spent(kept)).min(MAX_COUNT);
         if order.id == 0 { order } else { Voided { spent, ..order } }
+    }
+
+    /// Spent tokens of a bucket that the store has not been told of, when `kept` tokens are held or returned; the most of all
+    /// buckets.
+    pub(super) fn spent(&self, kept: u64) -> u64 {
+        self.buckets().map(|lent| lent.saturating_sub(kept)).max().unwrap_or(0)
     }
 
     /// Records that tokens were spent, of `held` that were there. Those that the store has charged already are spent
