@@ -182,6 +182,42 @@ impl History {
         self.see(observer, at, &seen);
     }
 
+    /// A check of that cost is denied by what peers told, or admitted, and the decision names one of the rule's limits.
+    pub(super) fn decided_by(
+        &mut self,
+        observer: &mut dyn Observer,
+        at: u64,
+        rule: &Arc<Rule>,
+        cost: u64,
+        (source, limit_index): (Source, u8),
+    ) {
+        let request = Request { cost, ..self.ask(observer, at) };
+        let is_denied = source == Source::Prefilter;
+        let decision = Decision {
+            verdict: if is_denied { Verdict::Deny } else { Verdict::Allow },
+            limit: 100,
+            remaining: 0,
+            retry_after: is_denied.then_some(Micros(SECOND)),
+            reset_after: Micros(SECOND - at),
+            reset_at: Timestamp(START + SECOND),
+            reason: if is_denied { Reason::Rate } else { Reason::Ok },
+            source,
+            limit_index,
+            slot: None,
+        };
+        let (request, store) = (&request, Timestamp(START + at));
+        self.see(observer, at, &Seen::Answered { request, rule, decision: &decision, parked: false, store });
+    }
+
+    /// A node learns that it was lent so many tokens of each limit of that rule, in windows that end with the second.
+    pub(super) fn lent_by(&mut self, observer: &mut dyn Observer, at: u64, rule: &Arc<Rule>, tokens: u64) {
+        self.id += 1;
+        let (call, mut grant) = (Call { rule: rule.clone(), ..self.acquire(self.id, tokens) }, self.grant(at, tokens));
+        grant.counters[1] = grant.counters[0];
+        let (call, grant) = (&call, Some(&grant));
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
+    }
+
     /// A check of that cost, answered at once.
     pub(super) fn check(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, source: Source, ok: bool) {
         let request = Request { cost, ..self.ask(observer, at) };

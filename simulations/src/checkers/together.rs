@@ -421,7 +421,11 @@ impl Together {
                 let shared = self.shared.get(&place).copied().unwrap_or(0);
                 let is_told = shown >= limit.count || LOANS.when(self.owners && shown + shared >= limit.count);
                 if admitted >= limit.count || is_told {
-                    let refuted = *self.refuted.entry((request.node, place)).or_default() && !forgot;
+                    // Of several limits a denial names the one that lasts longest: only that is known to have denied.
+                    if index == usize::from(decision.limit_index) {
+                        self.refuted.entry((request.node, place)).or_default();
+                    }
+                    let refuted = self.refuted.get(&(request.node, place)).is_some_and(|refuted| *refuted) && !forgot;
                     is_refuted |= refuted;
                     is_spent |= !refuted;
                 }
@@ -716,6 +720,25 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 7 * SECOND + SECOND / 5, 1, Source::Prefilter, false);
         assert_eq!(checker.violations()[0].invariant, "prefilter");
+    }
+
+    /// All of a second's tokens are admitted in half a second. A denial names the limit of the half second, if that is spent, or
+    /// else the other; then the store lends. The next denial names the limit of the second.
+    #[test]
+    fn what_the_store_lends_refutes_only_the_window_that_a_denial_named() {
+        for (named, second, seen) in [(1, "100/500ms fixed", 0), (0, "200/500ms fixed", 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            let limits = ["100/1s fixed", second].map(|limit| Limit::parse(limit).expect(limit));
+            let rule = Arc::new(Rule::of("p0", &limits));
+            let at = SECOND * 9 / 10;
+            history.decided_by(&mut checker, at, &rule, 100, (Source::Lease, 0));
+            for limit_index in [named, 0] {
+                history.decided_by(&mut checker, at, &rule, 1, (Source::Prefilter, limit_index));
+                history.lent_by(&mut checker, at, &rule, 1);
+            }
+            assert_eq!(checker.violations().len(), seen, "{named}: {:?}", checker.violations());
+        }
     }
 
     #[test]
