@@ -19,7 +19,7 @@ use crate::observe::{Balance, Moment, Observer, Ran, Request, Seen, Topic};
 use crate::trace::Trace;
 
 /// How many things are kept before all are told.
-const BATCH: usize = 128;
+const BATCH: usize = 256;
 
 /// Who looks at the run.
 pub struct Watch<'a> {
