@@ -18,7 +18,8 @@ use crate::maps::Set;
 use crate::observe::{Balance, Moment, Observer, Ran, Request, Seen, Topic};
 use crate::trace::Trace;
 
-/// How many things are kept before all are told.
+/// How many things are kept before all are told. With 128 of them `swarm --from 76000000000 --seeds 120` took a twentieth longer on one
+/// thread, because the code of all observers was fetched more often; with 512 it was no quicker, because what is kept takes room.
 const BATCH: usize = 256;
 
 /// Who looks at the run.
