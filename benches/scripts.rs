@@ -8,8 +8,7 @@
 use std::sync::Arc;
 
 use rationd::clock;
-use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, JUST_NOW, Known, OPEN, Op, Voided, Window};
-use rationd::core::entitled::NEVER;
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, Frees, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -127,7 +126,7 @@ fn rule(limits: &[&str], on_store_loss: OnStoreLoss) -> Arc<Rule> {
 fn claimed(op: Op, rule: &Rule) -> Op {
     match op {
         Op::Acquire(order) if rule.is_entitled() => Op::Acquire(Acquire {
-            claim: Some(Claim { believes: Some(0), wishes: 10, frees_until: NEVER, owes: 0 }),
+            claim: Some(Claim { believes: Some(0), wishes: 10, frees: Frees::AtAnyTime, owes: 0 }),
             ..order
         }),
         op => op,
@@ -137,7 +136,7 @@ fn claimed(op: Op, rule: &Rule) -> Op {
 /// As a check asks for a key that nothing is held of.
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    let (window, until) = (Window::Current, clock::wall() + Micros(CALL_LIFE.0 / 2));
+    let (window, until) = (Window::Current, Some(clock::wall() + Micros(CALL_LIFE.0 / 2)));
     Op::Acquire(Acquire {
         need: 1,
         want: 1,

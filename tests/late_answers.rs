@@ -18,7 +18,7 @@ use support::lone::Lone;
 
 /// A fleet of three that has met.
 fn in_fleet(mut bench: Bench) -> Bench {
-    let heard = bench.now;
+    let heard = Some(bench.now);
     let view = FleetView { live: 3, largest: 3, is_settled: true, is_steady: true, heard, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(view);
     bench
@@ -275,14 +275,14 @@ fn leftovers_of_a_bucket_wait_for_the_acquire_under_way() {
 
 /// Until when the store may execute an acquire.
 fn until(bench: &Bench, call: &Call) -> Timestamp {
-    bench.order(call).until
+    bench.order(call).until.expect("it is bounded")
 }
 
 #[test]
 fn an_acquire_says_until_when_it_may_be_executed_counted_from_its_first_sending() {
     let mut bench = Bench::new("100/1s fixed");
     let first = park(&mut bench, 1);
-    assert_eq!(until(&bench, &first), Timestamp::NONE, "nobody has seen the store's clock yet");
+    assert_eq!(bench.order(&first).until, None, "nobody has seen the store's clock yet");
     bench.advance(Micros(2_000));
     bench.grant(&first, 1);
     // Of another key nobody knows which master has it.
@@ -331,7 +331,7 @@ fn a_store_that_is_slow_for_all_calls_may_execute_them_whenever_they_come() {
         let before = bench.acquire();
         bench.grant(&before, 1);
         let call = park(&mut bench, 1);
-        assert_eq!(until(&bench, &call).is_some(), is_bounded, "{timeout} ms");
+        assert_eq!(bench.order(&call).until.is_some(), is_bounded, "{timeout} ms");
     }
 }
 

@@ -366,14 +366,14 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
 fn who_finds_the_fleet_after_the_store_has_answered_has_no_share_of_that_loss() {
     for settles_later in [false, true] {
         let mut bench = Bench::new("1000/1s fixed");
-        bench.shard.handle_fleet(FleetView { settles: bench.now + SECOND + SECOND, ..FleetView::UNKNOWN });
+        bench.shard.handle_fleet(FleetView { settles: Some(bench.now + SECOND + SECOND), ..FleetView::UNKNOWN });
         bench.check(1);
         let call = bench.acquire();
         bench.fail(&call, StoreError::Away { since: bench.now });
         bench.advance(SECOND);
         assert_eq!(bench.check(1), Some(Verdict::Deny), "it does not know how many share the limit");
         let settled = |bench: &mut Bench| {
-            let settles = bench.now;
+            let settles = Some(bench.now);
             bench.shard.handle_fleet(FleetView { is_settled: true, settles, ..FleetView::UNKNOWN });
         };
         if !settles_later {

@@ -3,10 +3,10 @@
 
 use crate::support;
 
-use rationd::core::call::{Call, Claim, Op, StoreError};
+use rationd::core::call::{Call, Claim, Frees, Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::policy::OnStoreLoss;
-use rationd::core::time::Micros;
+use rationd::core::time::{Micros, Timestamp};
 
 use support::bench::{Bench, SECOND};
 
@@ -105,7 +105,7 @@ fn an_acquire_frees_nothing_after_the_window_in_which_it_was_sent() {
     bench.check(1);
     let call = bench.acquire();
     let end = bench.now.0 + 1_800_000_000_000_000 - 1_000_000_000 + 500_000;
-    assert_eq!(claim(&call).frees_until.0, end - 1);
+    assert_eq!(claim(&call).frees, Frees::Until(Timestamp(end - 1)));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn who_no_longer_uses_the_key_says_that_nothing_need_be_set_aside() {
     bench.calls();
     bench.advance(SECOND + SECOND);
     let call = bench.acquire();
-    let wanted = Claim { believes: Some(0), wishes: 0, frees_until: claim(&call).frees_until, owes: 0 };
+    let wanted = Claim { believes: Some(0), wishes: 0, frees: claim(&call).frees, owes: 0 };
     assert!(claim(&call) == wanted && !wanted.is_probe() && bench.order(&call).want == 0, "{call:?}");
     bench.entitled = 0;
     bench.grant(&call, 0);

@@ -32,8 +32,14 @@ fn bench_of(live: u32, limit: &str) -> Bench {
 }
 
 fn join(bench: &mut Bench, live: u32) {
-    let known =
-        FleetView { live, largest: live, is_settled: true, is_steady: true, heard: bench.now, ..FleetView::UNKNOWN };
+    let known = FleetView {
+        live,
+        largest: live,
+        is_settled: true,
+        is_steady: true,
+        heard: Some(bench.now),
+        ..FleetView::UNKNOWN
+    };
     bench.shard.handle_fleet(known);
     let peers = (1..live).map(|peer| Candidate { peer: PeerIndex(peer), name: name(&format!("peer-{peer}")) });
     bench.shard.handle_owners(name("own"), &peers.collect::<Vec<_>>());
@@ -52,7 +58,7 @@ fn owned(bench: &Bench, wanted: fn(KeyOwner) -> bool) -> u8 {
 fn loan(tokens: u64, clock: Timestamp, ends: Timestamp) -> Loan {
     let mut counters = [Counter::default(); MAX_LIMITS];
     counters[0] = Counter { used: tokens, prev: 0, at: ends };
-    let lasts = Some(ends.since(clock)).filter(|_| ends.is_some());
+    let lasts = Some(ends.since(clock)).filter(|_| ends.0 > 0);
     Loan { tokens, lasts, clock: [clock, clock], epoch: 5, counters, wait: Micros::ZERO }
 }
 

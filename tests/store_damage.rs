@@ -65,7 +65,7 @@ fn acquire(tokens: u64) -> Op {
         held: 0,
         ages: JUST_NOW,
         known,
-        until: Timestamp::NONE,
+        until: None,
         claim: None,
     })
 }
@@ -77,7 +77,7 @@ fn all_ops() -> [Op; 5] {
         held: 0,
         voids: Voided::default(),
         ages: JUST_NOW,
-        windows: [NOW; MAX_LIMITS],
+        windows: [NOW.stored(); MAX_LIMITS],
     };
     [Op::Peek, back, Op::Refund { amount: 1, windows: OPEN }, acquire(3), Op::Reset]
 }

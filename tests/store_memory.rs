@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Claim, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
-use rationd::core::entitled::{NEVER, generation, lapses};
+use rationd::core::call::{Acquire, Call, Claim, Frees, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
+use rationd::core::entitled::{generation, lapses};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -59,7 +59,7 @@ fn acquire(tokens: u64) -> Op {
         held: 0,
         ages: JUST_NOW,
         known,
-        until: Timestamp::NONE,
+        until: None,
         claim: None,
     })
 }
@@ -224,9 +224,9 @@ fn key_of_one_limit_costs_less_than_sixty_bytes() {
 
 /// A node's acquire of so many tokens, where a fifth of the demand for a window of 100 tokens is its own, and it believes that so
 /// many are set aside for it.
-fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees_until: Timestamp) -> Op {
+fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees: Frees) -> Op {
     let Op::Acquire(ask) = acquire(tokens) else { unreachable!() };
-    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees_until, owes: 0 }), ..ask })
+    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees, owes: 0 }), ..ask })
 }
 
 /// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
@@ -237,7 +237,7 @@ fn entitled(nodes: [&str; 5]) -> (Bench, [u64; 5]) {
     for _ in 0..3 {
         for (node, known) in nodes.iter().zip(&mut known) {
             bench.next_id += 1;
-            *known = bench.ask(1, node, bench.next_id, claim(0, *known, NEVER)).expect("room").entitled;
+            *known = bench.ask(1, node, bench.next_id, claim(0, *known, Frees::AtAnyTime)).expect("room").entitled;
         }
     }
     bench.pass(Micros(10_000_000));
@@ -262,87 +262,87 @@ fn what_is_set_aside_follows_demand_and_is_95_percent_at_most() {
 #[test]
 fn nobody_is_lent_what_is_set_aside_for_nodes_that_have_not_called() {
     let (mut bench, _) = entitled(NODES);
-    let grant = bench.claim("a", claim(100, 19, NEVER));
+    let grant = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
     assert_eq!((grant.granted, grant.counters[0].used), (24, 100), "its own, and what is nobody's");
-    assert_eq!(bench.claim("b", claim(100, 19, NEVER)).granted, 19);
+    assert_eq!(bench.claim("b", claim(100, 19, Frees::AtAnyTime)).granted, 19);
     for node in ["c", "d"] {
-        assert_eq!(bench.claim(node, claim(0, 19, NEVER)).granted, 0);
+        assert_eq!(bench.claim(node, claim(0, 19, Frees::AtAnyTime)).granted, 0);
     }
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 38, "they have called");
-    assert_eq!(bench.claim("e", claim(100, 19, NEVER)).granted, 19);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 38, "they have called");
+    assert_eq!(bench.claim("e", claim(100, 19, Frees::AtAnyTime)).granted, 19);
 }
 
 #[test]
 fn a_call_that_only_looks_frees_nothing_and_is_lent_nothing() {
-    for frees_until in [Timestamp(0), NOW + Micros(9_999_999)] {
+    for frees in [Frees::Never, Frees::Until(NOW + Micros(9_999_999))] {
         let (mut bench, _) = entitled(NODES);
-        assert_eq!(bench.claim("b", claim(5, 19, frees_until)).granted, 0);
-        assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+        assert_eq!(bench.claim("b", claim(5, 19, frees)).granted, 0);
+        assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
     }
 }
 
 #[test]
 fn a_call_ahead_of_a_window_frees_what_is_set_aside_of_it() {
     let (mut bench, _) = entitled(NODES);
-    let Op::Acquire(ask) = claim(1, 19, NEVER) else { unreachable!() };
+    let Op::Acquire(ask) = claim(1, 19, Frees::AtAnyTime) else { unreachable!() };
     let ahead = Op::Acquire(Acquire { window: Window::Next { begins: NOW + Micros(20_000_000) }, ..ask });
     assert_eq!(bench.claim("b", ahead).granted, 1);
     bench.pass(Micros(10_000_000));
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 5 + 19 + 19 - 1);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 5 + 19 + 19 - 1);
 }
 
 #[test]
 fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
     let (mut bench, _) = entitled(NODES);
-    let Op::Acquire(ask) = claim(0, 19, NEVER) else { unreachable!() };
-    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees_until: NEVER, owes: 0 };
+    let Op::Acquire(ask) = claim(0, 19, Frees::AtAnyTime) else { unreachable!() };
+    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees: Frees::AtAnyTime, owes: 0 };
     let told = bench.claim("b", Op::Acquire(Acquire { claim: Some(few(19)), ..ask }));
     assert_eq!(told.entitled, 0);
     bench.pass(Micros(10_000_000));
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24, "the answer may have been lost");
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24, "the answer may have been lost");
     bench.claim("b", Op::Acquire(Acquire { claim: Some(few(0)), ..ask }));
     bench.pass(Micros(10_000_000));
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24 + 19);
 }
 
 #[test]
 fn who_was_told_that_nothing_is_set_aside_for_it_frees_what_was() {
     let (mut bench, _) = entitled(NODES);
-    bench.claim("b", claim(0, 0, NEVER));
+    bench.claim("b", claim(0, 0, Frees::AtAnyTime));
     bench.pass(Micros(10_000_000));
     for node in ["a", "b"] {
-        assert_eq!(bench.claim(node, claim(0, 19, NEVER)).entitled, 19);
+        assert_eq!(bench.claim(node, claim(0, 19, Frees::AtAnyTime)).entitled, 19);
     }
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24 + 19);
 }
 
 #[test]
 fn another_process_under_the_name_frees_nothing_in_the_window_in_which_it_comes() {
     let (mut bench, _) = entitled(NODES);
-    let grant = bench.claim("b", claim(0, None, NEVER));
+    let grant = bench.claim("b", claim(0, None, Frees::AtAnyTime));
     assert_eq!(grant.entitled, 19);
-    bench.claim("b", claim(0, 19, NEVER));
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24, "the one before may have spent it");
-    bench.pass(Micros(10_000_000)).claim("b", claim(0, 19, NEVER));
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+    bench.claim("b", claim(0, 19, Frees::AtAnyTime));
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24, "the one before may have spent it");
+    bench.pass(Micros(10_000_000)).claim("b", claim(0, 19, Frees::AtAnyTime));
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24 + 19);
 }
 
 #[test]
 fn an_entitlement_lapses_that_is_not_renewed_and_outlasts_the_window_till_then() {
     let (mut bench, _) = entitled(NODES);
     bench.now = Timestamp(lapses(generation(NOW)).0 - 10_000_000);
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
     bench.pass(Micros(10_000_000));
-    let lent = bench.claim("a", claim(100, 19, NEVER));
+    let lent = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
     assert_eq!((lent.granted, lent.entitled), (100, 95), "nobody else asks");
 }
 
 #[test]
 fn a_reset_forgets_what_was_spent_and_not_what_is_set_aside() {
     let (mut bench, _) = entitled(NODES);
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
     assert_eq!(bench.claim("a", Op::Reset).counters[0].used, 76);
-    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
 }
 
 /// The parts of two nodes of a bucket of 100 tokens, each of which has asked twice.
@@ -352,7 +352,7 @@ fn entitled_bucket() -> (Bench, [u64; 2]) {
     let mut known = [0; 2];
     for _ in 0..3 {
         for (node, known) in ["a", "b"].iter().zip(&mut known) {
-            *known = bench.claim(node, claim(0, *known, NEVER)).entitled;
+            *known = bench.claim(node, claim(0, *known, Frees::AtAnyTime)).entitled;
         }
     }
     (bench, known)
@@ -360,7 +360,7 @@ fn entitled_bucket() -> (Bench, [u64; 2]) {
 
 /// An acquire of so many tokens of which nobody waits, where so many are held.
 fn keep(tokens: u64, held: u64, believes: u64) -> Op {
-    let Op::Acquire(ask) = claim(0, believes, NEVER) else { unreachable!() };
+    let Op::Acquire(ask) = claim(0, believes, Frees::AtAnyTime) else { unreachable!() };
     Op::Acquire(Acquire { want: tokens, held, ..ask })
 }
 
@@ -371,25 +371,29 @@ const SILENT: Micros = Micros(4_000_000);
 fn nothing_of_a_bucket_is_withheld_while_all_call() {
     let (mut bench, known) = entitled_bucket();
     assert_eq!(known, [475_000; 2]);
-    assert_eq!(bench.pass(Micros(3_999_999)).claim("a", claim(100, known[0], NEVER)).granted, 100);
+    assert_eq!(bench.pass(Micros(3_999_999)).claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 100);
 }
 
 #[test]
 fn who_falls_silent_leaves_its_part_of_a_bucket_to_nobody() {
     let (mut bench, known) = entitled_bucket();
     bench.pass(SILENT);
-    let told = bench.claim("a", claim(100, known[0], NEVER));
+    let told = bench.claim("a", claim(100, known[0], Frees::AtAnyTime));
     assert_eq!((told.granted, told.counters[0].used), (52, 48), "47.5 tokens are the part of b");
     // In a second ten come, of which b has 4.75.
     bench.pass(SECOND);
-    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 5);
+    assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 5);
     let owes = |owes| {
-        let Op::Acquire(ask) = claim(0, known[1], NEVER) else { unreachable!() };
+        let Op::Acquire(ask) = claim(0, known[1], Frees::AtAnyTime) else { unreachable!() };
         let claim = ask.claim.map(|claim| Claim { owes, ..claim });
         Op::Acquire(Acquire { claim, ..ask })
     };
     bench.claim("b", owes(40));
-    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 8, "b is back, and has spent all but 8");
+    assert_eq!(
+        bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted,
+        8,
+        "b is back, and has spent all but 8"
+    );
 }
 
 #[test]
@@ -413,8 +417,8 @@ fn accounts_are_renewed_only_up_to_what_silent_nodes_leave() {
 fn another_process_under_the_name_is_charged_what_the_one_before_may_have_spent() {
     let (mut bench, known) = entitled_bucket();
     bench.pass(SILENT);
-    bench.claim("b", claim(0, None, NEVER));
-    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 52);
+    bench.claim("b", claim(0, None, Frees::AtAnyTime));
+    assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 52);
 }
 
 #[test]
@@ -423,12 +427,12 @@ fn a_part_of_a_bucket_that_lapses_is_charged() {
     let lapses = lapses(generation(NOW));
     for second in 1..lapses.0 / 1_000_000 - NOW.0 / 1_000_000 {
         bench.now = NOW + Micros(second * 1_000_000);
-        bench.claim("a", claim(0, known[0], NEVER));
+        bench.claim("a", claim(0, known[0], Frees::AtAnyTime));
     }
     bench.now = lapses;
-    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 52);
+    assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 52);
     for _ in 0..10 {
-        bench.pass(SECOND).claim("a", claim(0, known[0], NEVER));
+        bench.pass(SECOND).claim("a", claim(0, known[0], Frees::AtAnyTime));
     }
-    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 100);
+    assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 100);
 }

@@ -138,7 +138,7 @@ fn a_debt_outlasts_other_numbers_and_no_longer_than_its_bucket_takes() {
             held: 0,
             ages: JUST_NOW,
             known: [none; MAX_LIMITS],
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         };
         let op = if tokens == 0 { Op::Peek } else { Op::Acquire(ask) };
@@ -201,7 +201,7 @@ fn scripts_of_before_and_after_read_each_others_buckets() {
             held: 0,
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         }),
         sent_at: Instant(0),
@@ -261,7 +261,7 @@ fn a_key_of_the_build_before_is_read_once_and_rewritten() {
                 held,
                 ages,
                 known,
-                until: Timestamp::NONE,
+                until: None,
                 claim: None,
             })
         };
@@ -304,7 +304,7 @@ fn a_key_of_one_limit_takes_two_hundred_bytes_in_redis() {
                 held: 0,
                 ages,
                 known,
-                until: Timestamp::NONE,
+                until: None,
                 claim: None,
             });
             let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };

@@ -156,7 +156,15 @@ impl Stage {
                 let heard = Instant(self.now.0 - u64::from(flags) * 1_000);
                 let round = Micros(200_000);
                 let settles = if is_settled { heard } else { self.now + round };
-                self.shard.handle_fleet(FleetView { live, largest, is_settled, settles, is_steady, heard, round });
+                self.shard.handle_fleet(FleetView {
+                    live,
+                    largest,
+                    is_settled,
+                    settles: Some(settles),
+                    is_steady,
+                    heard: Some(heard),
+                    round,
+                });
             }
             _ => match bytes.byte() % 4 {
                 0 => self.shard.handle_drain(self.now),

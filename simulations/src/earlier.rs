@@ -7,7 +7,7 @@
 
 use rationd::core::call::{Acquire, Call, Op};
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT};
-use rationd::core::time::Timestamp;
+use rationd::core::time::StoredTime;
 use rationd::store::script::{Caller, Script};
 
 /// The largest integer that the scripts' numbers hold exactly.
@@ -66,7 +66,7 @@ pub fn of(op: &Op) -> &'static Script {
 #[must_use]
 pub fn call(call: &Call) -> Call {
     let op = match call.op {
-        Op::Acquire(order) => Op::Acquire(Acquire { until: Timestamp::NONE, ..order }),
+        Op::Acquire(order) => Op::Acquire(Acquire { until: None, ..order }),
         op => op,
     };
     Call { op, ..call.clone() }
@@ -80,7 +80,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            vec![need, want, least, ask.window.on_wire().0, ask.epoch, held]
+            vec![need, want, least, ask.window.on_wire(), ask.epoch, held]
         }
         Op::Return { amount, epoch, held, voids, .. } => {
             let [amount, held, need, told, spent] =
@@ -95,8 +95,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     for (index, limit) in call.rule.limits.iter().enumerate() {
         let more = match &call.op {
             Op::Acquire(Acquire { known, ages, .. }) => vec![known[index].used, known[index].at.0, ages[index].0],
-            Op::Return { windows, ages, .. } => vec![windows[index].0, ages[index].0],
-            Op::Refund { windows, .. } => vec![windows[index].0],
+            Op::Return { windows, ages, .. } => vec![StoredTime::number(windows[index]), ages[index].0],
+            Op::Refund { windows, .. } => vec![StoredTime::number(windows[index])],
             Op::Peek | Op::Reset | Op::Occupy(_) => Vec::new(),
         };
         push(words(Some(letter(limit)), of_limit(limit).into_iter().chain(more)).as_bytes());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::rule::Rule;
-use super::time::{Instant, Micros, Timestamp};
+use super::time::{Instant, Micros, StoredTime, Timestamp};
 
 /// A call to the store. It leaves the core in an `Effect`, and its outcome comes back with its `id`.
 #[derive(Clone, Debug)]
@@ -34,8 +34,11 @@ impl Call {
     }
 }
 
+/// For each limit, the `Counter::at` of a window. `None` for a bucket, which has no windows, and where any window will do.
+pub type Windows = [Option<StoredTime>; MAX_LIMITS];
+
 /// For each limit, whichever window is open (see [`Op::Refund`]).
-pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp::NONE; MAX_LIMITS];
+pub const OPEN: Windows = [None; MAX_LIMITS];
 
 /// For each bucket, how long ago a node spent its tokens. That is the age at which all of them, spent in one go,
 /// would have left the bucket in the state in which they left it one by one.
@@ -60,7 +63,7 @@ pub enum Op {
         /// See [`Ages`].
         ages: Ages,
         /// `Counter::at` of each limit when the tokens were lent.
-        windows: [Timestamp; MAX_LIMITS],
+        windows: Windows,
         /// An acquire that this node has abandoned.
         voids: Voided,
     },
@@ -70,9 +73,9 @@ pub enum Op {
     Refund {
         /// Tokens that are credited.
         amount: u64,
-        /// For each limit 0, or the `Counter::at` of the window that was charged, if only that may be credited. Under
-        /// GCRA, the time from which on the bucket has filled up since.
-        windows: [Timestamp; MAX_LIMITS],
+        /// For each limit the `Counter::at` of the window that was charged, if only that may be credited. Under GCRA, the time
+        /// from which on the bucket has filled up since.
+        windows: Windows,
     },
     /// For a concurrent limit: reports how many permits are in use here, and how many this node would like.
     Occupy(Occupy),
@@ -101,8 +104,8 @@ pub struct Acquire {
     /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
     /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
-    /// execute the call; 0 for never. It may have executed it before and have forgotten that, together with the key.
-    pub until: Timestamp,
+    /// execute the call. It may have executed it before and have forgotten that, together with the key.
+    pub until: Option<Timestamp>,
     /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
     pub claim: Option<Claim>,
 }
@@ -119,7 +122,7 @@ impl Acquire {
     /// Whether a store that remembers no acquire of this node does nothing at that time of its clock.
     #[must_use]
     pub fn is_late(&self, now: Timestamp) -> bool {
-        self.until.is_some() && (now > self.until || now + CALL_LIFE < self.until)
+        self.until.is_some_and(|until| now > until || now + CALL_LIFE < until)
     }
 }
 
@@ -132,10 +135,8 @@ pub struct Claim {
     pub believes: Option<u64>,
     /// Those that it uses in a window.
     pub wishes: u64,
-    /// Until then by the store's clock, the call frees in its window what is set aside for this node, which lives on what it
-    /// is lent from then on. After that time it changes nothing and is lent nothing; zero: it only looks whether the
-    /// store answers.
-    pub frees_until: Timestamp,
+    /// When the call frees in its window what is set aside for this node, which lives on what it is lent from then on.
+    pub frees: Frees,
     /// Of a bucket, what the node has admitted on its part, as far as the bucket has not forgotten it. It is charged at once.
     pub owes: u64,
 }
@@ -150,7 +151,55 @@ impl Claim {
     /// Whether the call only looks whether the store answers.
     #[must_use]
     pub fn is_probe(&self) -> bool {
-        self.frees_until.is_none()
+        self.frees == Frees::Never
+    }
+}
+
+/// When by the store's clock a call that claims frees what is set aside for its node. At another time it changes nothing and is lent
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Frees {
+    /// The call only looks whether the store answers.
+    #[default]
+    Never,
+    /// Until then, the end included: later the node may have gone on without the store, on what is set aside for it.
+    Until(Timestamp),
+    /// The node can spend nothing of it, as far as it knows, so the call may come at any time.
+    AtAnyTime,
+}
+
+impl Frees {
+    /// In a call, a time that never comes.
+    const NEVER_OVER: u64 = (1 << 53) - 1;
+
+    /// Whether a call that is executed at that time frees it.
+    #[must_use]
+    pub fn at(self, now: Timestamp) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Until(last) => now <= last,
+            Self::AtAnyTime => true,
+        }
+    }
+
+    /// From the argument of a call.
+    #[must_use]
+    pub fn from_wire(number: u64) -> Self {
+        match number {
+            0 => Self::Never,
+            Self::NEVER_OVER => Self::AtAnyTime,
+            last => Self::Until(Timestamp(last)),
+        }
+    }
+
+    /// The argument of a call.
+    #[must_use]
+    pub fn on_wire(self) -> u64 {
+        match self {
+            Self::Never => 0,
+            Self::Until(last) => last.0,
+            Self::AtAnyTime => Self::NEVER_OVER,
+        }
     }
 }
 
@@ -170,16 +219,25 @@ pub enum Window {
 impl Window {
     /// From the argument of a call: zero, or when the next window begins.
     #[must_use]
-    pub fn from_wire(begins: Timestamp) -> Self {
-        if begins.is_none() { Self::Current } else { Self::Next { begins } }
+    pub fn from_wire(number: u64) -> Self {
+        match number {
+            0 => Self::Current,
+            begins => Self::Next { begins: Timestamp(begins) },
+        }
     }
 
     /// The argument of a call.
     #[must_use]
-    pub fn on_wire(self) -> Timestamp {
+    pub fn on_wire(self) -> u64 {
+        self.begins().map_or(0, |begins| begins.0)
+    }
+
+    /// When it begins, if it has yet to begin.
+    #[must_use]
+    pub fn begins(self) -> Option<Timestamp> {
         match self {
-            Self::Current => Timestamp::NONE,
-            Self::Next { begins } => begins,
+            Self::Current => None,
+            Self::Next { begins } => Some(begins),
         }
     }
 
@@ -229,6 +287,14 @@ pub struct Known {
     pub at: Timestamp,
 }
 
+impl Known {
+    /// The window is known.
+    #[must_use]
+    pub fn has_window(&self) -> bool {
+        self.at.0 > 0
+    }
+}
+
 /// The state of one limit in the store's terms. The meaning of the three numbers:
 ///
 /// | algorithm | `used` | `prev` | `at` |
@@ -245,6 +311,14 @@ pub struct Counter {
     pub prev: u64,
     /// See the table above.
     pub at: Timestamp,
+}
+
+impl Counter {
+    /// No window is open, or the bucket is full.
+    #[must_use]
+    pub fn is_unopened(&self) -> bool {
+        self.at.0 == 0
+    }
 }
 
 /// The store's answer to a call: what it has lent, and the counters afterwards.

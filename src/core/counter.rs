@@ -5,7 +5,7 @@
 
 use super::call::{Counter, Known};
 use super::limit::{Algorithm, Limit};
-use super::time::{Micros, Timestamp};
+use super::time::{Micros, StoredTime, Timestamp};
 use super::{gcra, window};
 
 impl Counter {
@@ -75,7 +75,7 @@ impl Counter {
                 self.prev = gcra::charged(limit, self.at, now, Micros(self.prev)).0;
                 self.at = gcra::debit(limit, self.at, now, tokens);
             }
-            Algorithm::FixedFromFirst if self.at.is_none() && tokens > 0 => {
+            Algorithm::FixedFromFirst if self.is_unopened() && tokens > 0 => {
                 *self = Self { used: tokens, prev: 0, at: now + limit.period };
             }
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => {
@@ -103,7 +103,7 @@ impl Counter {
             Algorithm::Gcra => {
                 self.at = gcra::credit(limit, self.at, tokens);
                 // A bucket without a debt is as one that was never charged.
-                if self.at.is_none() {
+                if self.is_unopened() {
                     self.prev = 0;
                 }
             }
@@ -116,18 +116,19 @@ impl Counter {
     /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was `window`. That may be
     /// the present window; for `fixed` also the next one, and for `sliding` the one before. For GCRA they return to
     /// what was set aside. Returns whether they were taken.
-    pub fn credit_lent(&mut self, limit: &Limit, tokens: u64, window: Timestamp) -> bool {
+    pub fn credit_lent(&mut self, limit: &Limit, tokens: u64, window: Option<StoredTime>) -> bool {
         if limit.algorithm == Algorithm::Gcra {
             self.release(limit, tokens);
             return true;
         }
-        if window.is_some() && self.at == window {
+        let Some(window) = window.map(StoredTime::time) else { return false };
+        if self.at == window {
             self.credit(limit, tokens);
             return true;
         }
         let beside = match limit.algorithm {
             Algorithm::Fixed => self.at + limit.period == window,
-            Algorithm::Sliding => window.is_some() && window + limit.period == self.at,
+            Algorithm::Sliding => window + limit.period == self.at,
             Algorithm::Gcra | Algorithm::FixedFromFirst | Algorithm::Concurrent => false,
         };
         if beside {
@@ -144,11 +145,11 @@ impl Counter {
             self.debit(limit, now, known.used.min(gcra::most_lent(limit)));
             return self.roll(limit, now);
         }
-        let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.is_none();
+        let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.is_unopened();
         if unopened && known.at > now && known.at <= now + limit.period {
             self.at = known.at;
         }
-        if known.at.is_some() && known.at == self.at {
+        if known.has_window() && known.at == self.at {
             self.used = self.used.saturating_add(known.used).min(limit.count);
         }
     }
@@ -159,7 +160,7 @@ impl Counter {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
             // The same for whoever asks, by whatever clock.
-            Algorithm::Fixed | Algorithm::FixedFromFirst if self.at.is_some() => self.at,
+            Algorithm::Fixed | Algorithm::FixedFromFirst if !self.is_unopened() => self.at,
             Algorithm::Fixed | Algorithm::FixedFromFirst => now,
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,
@@ -425,18 +426,18 @@ mod tests {
         let limit = limit("10/1s fixed");
         let mut counter = Counter { used: 5, prev: 4, at: window::aligned_end(&limit, NOW) };
         let (this, next) = (counter.at, counter.at + limit.period);
-        assert!(!counter.credit_lent(&limit, 3, this - limit.period));
-        assert!(!counter.credit_lent(&limit, 3, Timestamp(0)));
-        assert!(counter.credit_lent(&limit, 3, this));
-        assert!(counter.credit_lent(&limit, 1, next));
+        assert!(!counter.credit_lent(&limit, 3, (this - limit.period).stored()));
+        assert!(!counter.credit_lent(&limit, 3, None));
+        assert!(counter.credit_lent(&limit, 3, this.stored()));
+        assert!(counter.credit_lent(&limit, 1, next.stored()));
         assert_eq!((counter.used, counter.prev), (2, 3));
         let limit = self::limit("10/1s sliding");
         let mut counter = Counter { used: 5, prev: 4, at: window::aligned_start(&limit, NOW) };
         let this = counter.at;
-        assert!(!counter.credit_lent(&limit, 1, this + limit.period));
-        assert!(!counter.credit_lent(&limit, 1, this - limit.period - limit.period));
-        assert!(counter.credit_lent(&limit, 1, this - limit.period));
-        assert!(counter.credit_lent(&limit, 2, this));
+        assert!(!counter.credit_lent(&limit, 1, (this + limit.period).stored()));
+        assert!(!counter.credit_lent(&limit, 1, (this - limit.period - limit.period).stored()));
+        assert!(counter.credit_lent(&limit, 1, (this - limit.period).stored()));
+        assert!(counter.credit_lent(&limit, 2, this.stored()));
         assert_eq!((counter.used, counter.prev), (3, 3));
     }
 
@@ -446,7 +447,7 @@ mod tests {
         let mut counter = Counter::default();
         counter.lend(&limit, NOW, 4);
         assert_eq!((counter.left(&limit, NOW), counter.at), (6, Timestamp(0)));
-        assert!(counter.credit_lent(&limit, 3, Timestamp(0)));
+        assert!(counter.credit_lent(&limit, 3, None));
         assert_eq!(counter.left(&limit, NOW), 9);
         assert_eq!(counter.whole_at(&limit, NOW), NOW + Micros(100_000));
     }

@@ -22,9 +22,6 @@ const IN_FORCE: u64 = 2;
 /// account is open yet, and it may still call in time to renew it.
 const SILENT_AFTER: u64 = 2;
 
-/// A time by the store's clock that never comes.
-pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
-
 /// All of a bucket: parts are given in millionths of its rate and burst.
 pub const WHOLE: u64 = 1_000_000;
 

@@ -28,12 +28,12 @@ pub struct FleetView {
     pub largest: u32,
     /// This node has looked for others for long enough to have found them.
     pub is_settled: bool,
-    /// Since when it has, or from when on it will have.
-    pub settles: Instant,
+    /// Since when it has, or from when on it will have; `None` where it has not looked for others.
+    pub settles: Option<Instant>,
     /// Other nodes were found, and none has come, gone or been missed for a while.
     pub is_steady: bool,
-    /// All reports that other nodes sent before this time were received.
-    pub heard: Instant,
+    /// All reports that other nodes sent before this time were received; `None` where none were.
+    pub heard: Option<Instant>,
     /// Time between two rounds of gossip.
     pub round: Micros,
 }
@@ -56,9 +56,9 @@ impl FleetView {
         live: 1,
         largest: 1,
         is_settled: false,
-        settles: Instant(0),
+        settles: None,
         is_steady: false,
-        heard: Instant(0),
+        heard: None,
         round: Micros(200_000),
     };
 
@@ -143,12 +143,20 @@ impl FleetTracker {
     pub fn view(&mut self, now: Instant, round: Micros) -> FleetView {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
-        let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
+        let heard = Some(self.peers.values().map(|peer| peer.heard).min().unwrap_or(now));
         let settles = *self.began.get_or_insert(now) + SETTLING;
         let is_settled = now >= settles;
         let has_met = self.next > 0;
         let is_steady = has_met && self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
-        FleetView { live, largest: live + self.missed.len() as u32, is_settled, settles, is_steady, heard, round }
+        FleetView {
+            live,
+            largest: live + self.missed.len() as u32,
+            is_settled,
+            settles: Some(settles),
+            is_steady,
+            heard,
+            round,
+        }
     }
 
     /// All live peers.
@@ -210,9 +218,9 @@ mod tests {
         roster.joined(Instant(1), &name("a"), 1);
         roster.joined(Instant(1), &name("b"), 1);
         roster.heard(Instant(9), &name("a"), 1);
-        assert_eq!(roster.view(Instant(10), ROUND).heard, Instant(1));
+        assert_eq!(roster.view(Instant(10), ROUND).heard, Some(Instant(1)));
         roster.heard(Instant(8), &name("b"), 1);
-        assert_eq!(roster.view(Instant(10), ROUND).heard, Instant(8));
+        assert_eq!(roster.view(Instant(10), ROUND).heard, Some(Instant(8)));
         assert_eq!(roster.heard(Instant(9), &name("c"), 1), None);
     }
 

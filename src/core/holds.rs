@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::call::OPEN;
+use super::call::{OPEN, Windows};
 use super::decision::{Decision, Reason, Source, Verdict};
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
-use super::time::{Instant, Micros, Timestamp};
+use super::time::{Instant, Micros, StoredTime, Timestamp};
 use super::window;
 
 /// Most open holds.
@@ -137,14 +137,14 @@ impl Charge {
     /// The window of each limit that was charged, as its `Counter::at`; for a bucket, when it has filled up since.
     /// `None` where that is unknown.
     #[must_use]
-    pub fn windows(&self, rule: &Rule) -> Option<[Timestamp; MAX_LIMITS]> {
+    pub fn windows(&self, rule: &Rule) -> Option<Windows> {
         let mut windows = OPEN;
         if on(Mutant::HoldOutlivesWindow) {
             return Some(windows);
         }
         for (index, limit) in rule.limits.iter().enumerate() {
             let is_told = index == usize::from(self.limit_index);
-            windows[index] = match limit.algorithm {
+            let window = match limit.algorithm {
                 Algorithm::Gcra if is_told => self.reset_at.min(self.at + limit.depth()),
                 Algorithm::Gcra => self.at + limit.depth(),
                 Algorithm::Fixed => window::aligned_end(limit, self.at),
@@ -153,6 +153,7 @@ impl Charge {
                 // A permit ends with its release.
                 Algorithm::FixedFromFirst | Algorithm::Concurrent => return None,
             };
+            windows[index] = window.stored();
         }
         Some(windows)
     }
@@ -163,17 +164,17 @@ impl Charge {
     pub fn counts_still(&self, rule: &Rule, later: &Decision) -> bool {
         let Some(windows) = self.windows(rule) else { return false };
         rule.limits.iter().zip(windows).all(|(limit, window)| match limit.algorithm {
-            Algorithm::FixedFromFirst if window.is_some() => later.reset_at == window,
+            Algorithm::FixedFromFirst if window.is_some() => later.reset_at.stored() == window,
             _ => is_open(limit, clock(later), window),
         })
     }
 }
 
-/// Whether a window that was charged (see [`Charge::windows`]) is the present one, as far as the clock tells. 0
+/// Whether a window that was charged (see [`Charge::windows`]) is the present one, as far as the clock tells. `None`
 /// stands for any window.
-pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool {
+pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Option<StoredTime>) -> bool {
+    let Some(window) = window.map(StoredTime::time) else { return true };
     match limit.algorithm {
-        _ if window.is_none() => true,
         Algorithm::Gcra | Algorithm::FixedFromFirst | Algorithm::Concurrent => now < window,
         Algorithm::Fixed => window::aligned_end(limit, now) == window,
         Algorithm::Sliding => window::aligned_start(limit, now) == window,

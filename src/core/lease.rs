@@ -13,7 +13,7 @@ use super::per_limit::PerLimit;
 use super::rule::Rule;
 use super::segments::Segments;
 use super::store_clock::StoreClock;
-use super::time::{Due, Instant, Timestamp};
+use super::time::{Due, Instant, StoredTime, Timestamp};
 
 /// Most segments of a lease; older ones make room for new ones. Only policies with several limits, and stores whose clocks
 /// are set, ever need more than two.
@@ -31,7 +31,7 @@ pub struct Segment {
     /// The tokens may not be spent from here on.
     pub ends: Due,
     /// `Counter::at` of each limit right after the grant, which identifies the window; 0 for GCRA.
-    pub windows: PerLimit<Timestamp>,
+    pub windows: PerLimit<Option<StoredTime>>,
 }
 
 /// Tokens that left a lease unspent.
@@ -40,7 +40,7 @@ pub struct Unspent {
     /// How many.
     pub tokens: u64,
     /// `Counter::at` of each limit when the tokens were lent.
-    pub windows: PerLimit<Timestamp>,
+    pub windows: PerLimit<Option<StoredTime>>,
 }
 
 /// All that a node holds for one key.
@@ -60,18 +60,23 @@ impl Default for Lease {
 impl Segment {
     /// The tokens of a grant. If they were lent `ahead`, they start at the end of the present window.
     #[must_use]
-    pub fn new(rule: &Rule, tokens: u64, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
-        let mut windows: PerLimit<Timestamp> = windows[..rule.limits.len()].into();
+    pub fn new(
+        rule: &Rule,
+        tokens: u64,
+        sent: Instant,
+        clock: StoreClock,
+        windows: &[Option<StoredTime>],
+        ahead: bool,
+    ) -> Self {
+        let mut windows: PerLimit<Option<StoredTime>> = windows[..rule.limits.len()].into();
         let (mut starts, mut ends) = (Due::AT_ONCE, Due::NEVER);
-        for (limit, at) in rule.limits.iter().zip(&mut windows) {
-            let end = match limit.algorithm {
-                Algorithm::Gcra => {
-                    *at = Timestamp::NONE;
-                    continue;
-                }
-                Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => *at,
-                Algorithm::Sliding => *at + limit.period,
-            };
+        for (limit, window) in rule.limits.iter().zip(&mut windows) {
+            if limit.algorithm == Algorithm::Gcra {
+                *window = None;
+                continue;
+            }
+            let at = window.map_or(Timestamp(0), StoredTime::time);
+            let end = if limit.algorithm == Algorithm::Sliding { at + limit.period } else { at };
             if ahead {
                 starts = starts.max(Due::at(late(clock.after(end - limit.period), sent)));
             }
@@ -208,9 +213,9 @@ impl Lease {
         true
     }
 
-    /// Takes back up to `tokens` that were spent, from what is still held of those windows (0 for any). Returns how
+    /// Takes back up to `tokens` that were spent, from what is still held of those windows (`None` for any). Returns how
     /// many. Under GCRA only until the store has heard of them.
-    pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
+    pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Option<StoredTime>]) -> u64 {
         let is_of = |segment: &Segment| {
             let mut pairs = segment.windows.iter().zip(windows);
             pairs.all(|(held, charged)| held == charged || held.is_none() || charged.is_none())
@@ -227,7 +232,7 @@ impl Lease {
 
     /// Adds tokens of a bucket that the store has charged, but that nobody has spent after all.
     pub fn put_back(&mut self, tokens: u64) {
-        let windows = PerLimit::of_each(Timestamp::NONE, 1);
+        let windows = PerLimit::of_each(None, 1);
         let none_had_to_go =
             self.add(Segment { left: tokens, spent: 0, starts: Due::AT_ONCE, ends: Due::NEVER, windows });
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
@@ -249,7 +254,7 @@ impl Lease {
     /// Tokens of a limit's window with that `Counter::at`.
     #[must_use]
     pub fn held_of(&self, index: usize, at: Timestamp) -> u64 {
-        self.segments.iter().filter(|segment| segment.windows[index] == at).map(|segment| segment.left).sum()
+        self.segments.iter().filter(|segment| segment.windows[index] == at.stored()).map(|segment| segment.left).sum()
     }
 
     /// Tokens of the present windows, which are all but those that were lent ahead.
@@ -287,7 +292,7 @@ impl Lease {
         let mut live =
             self.segments.iter().filter(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
         let first = live.clone().next();
-        live.find(|segment| segment.left > 0).or(first).map(|segment| segment.windows[index])
+        live.find(|segment| segment.left > 0).or(first).and_then(|segment| segment.windows[index]).map(StoredTime::time)
     }
 
     /// Removes up to `tokens` unspent tokens of the newest segment of a present window, to be returned to the store.
@@ -317,7 +322,9 @@ impl Lease {
     /// Drops tokens that may not be spent yet, except for those of the window `restored`.
     pub fn void_ahead(&mut self, now: Instant, restored: Option<Timestamp>) -> u64 {
         let held = self.held();
-        self.segments.retain(|segment| segment.starts.has_come(now) || segment.windows.first() == restored.as_ref());
+        self.segments.retain(|segment| {
+            segment.starts.has_come(now) || restored.is_some_and(|at| segment.windows.first() == Some(&at.stored()))
+        });
         held - self.held()
     }
 
@@ -356,7 +363,7 @@ mod tests {
     fn segment(tokens: u64, end: u64, ahead: bool) -> Segment {
         let rule = Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]);
         let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
-        Segment::new(&rule, tokens, NOW, clock, &[Timestamp(end)], ahead)
+        Segment::new(&rule, tokens, NOW, clock, &[Timestamp(end).stored()], ahead)
     }
 
     #[test]
@@ -415,8 +422,8 @@ mod tests {
         let mut lease = Lease::default();
         assert_eq!(lease.add(segment(5, 11_000_000, false)), None);
         assert!(lease.spend(NOW, 4));
-        assert_eq!(lease.refund(NOW, 3, &[Timestamp(12_000_000)]), 0);
-        assert_eq!(lease.refund(NOW, 3, &[Timestamp(11_000_000)]), 3);
-        assert_eq!((lease.refund(NOW, 3, &[Timestamp(0)]), lease.held()), (1, 5));
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(12_000_000).stored()]), 0);
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(11_000_000).stored()]), 3);
+        assert_eq!((lease.refund(NOW, 3, &[None]), lease.held()), (1, 5));
     }
 }

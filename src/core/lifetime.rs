@@ -44,7 +44,7 @@ pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Tim
         Algorithm::Gcra if counter.used > 0 => counter.at.max(now) + span(limit) + span(limit) + gcra::LEASE_LIFE,
         Algorithm::Gcra => full_in_steps(counter.prev, counter.at) + span(limit),
         Algorithm::Sliding => counter.at + limit.period + limit.period + limit.period,
-        _ if counter.at.0 == 0 => now + limit.period + limit.period,
+        _ if counter.is_unopened() => now + limit.period + limit.period,
         _ => counter.at + limit.period,
     });
     let asked = Timestamp(now.0 - now.0 % census.0) + census + census;
@@ -59,7 +59,7 @@ pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Tim
 #[must_use]
 pub fn lasts_as_before(limit: &Limit, before: &Counter, after: &Counter) -> bool {
     match limit.algorithm {
-        _ if before.at.0 == 0 => false,
+        _ if before.is_unopened() => false,
         Algorithm::Gcra => {
             let is_lent = before.used > 0 || after.used > 0;
             let full = |counter: &Counter| full_in_steps(counter.prev, counter.at);
@@ -75,7 +75,7 @@ pub fn lasts_as_before(limit: &Limit, before: &Counter, after: &Counter) -> bool
 #[must_use]
 pub fn is_kept(limit: &Limit, counter: &Counter, end: Timestamp) -> bool {
     match limit.algorithm {
-        _ if counter.at.is_none() => false,
+        _ if counter.is_unopened() => false,
         Algorithm::Gcra => counter.used == 0 && counter.at + span(limit) <= end,
         Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at + limit.period <= end,
         Algorithm::Sliding => counter.at + limit.period + limit.period + limit.period <= end,

@@ -120,7 +120,7 @@ struct Peer {
     /// How many answers in a row were late.
     late: u8,
     /// When its last loan came.
-    lent: Instant,
+    lent: Option<Instant>,
     /// Until when it is left out.
     left_out: Due,
     /// It has refused its last ask because it cannot reach the store, either.
@@ -135,7 +135,7 @@ impl Peer {
             candidate,
             slowest: Micros::ZERO,
             late: 0,
-            lent: Instant::default(),
+            lent: None,
             left_out: Due::AT_ONCE,
             has_no_store: false,
             other_rules: Vec::new(),
@@ -236,7 +236,7 @@ impl Owners {
     /// out any more.
     pub(super) fn note_loan(&mut self, now: Instant, peer: PeerIndex) {
         let Some(peer) = self.get_mut(peer) else { return };
-        (peer.lent, peer.left_out, peer.has_no_store) = (now, Due::AT_ONCE, false);
+        (peer.lent, peer.left_out, peer.has_no_store) = (Some(now), Due::AT_ONCE, false);
     }
 
     /// A peer has refused an ask under the rule with this fingerprint.
@@ -259,7 +259,7 @@ impl Owners {
         peer.slowest = Micros(slowest).min(LONGEST);
         // The peer has answered since this ask was sent. So it is there, and the ask was lost on its way, as happens while a
         // partition ends.
-        if peer.lent > sent {
+        if peer.lent > Some(sent) {
             return;
         }
         peer.late = (peer.late + 1).min(LATE);

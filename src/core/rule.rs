@@ -120,7 +120,7 @@ impl Plan {
             remaining: 0,
             retry_after: None,
             reset_after: Micros::ZERO,
-            reset_at: Timestamp::NONE,
+            reset_at: Timestamp::default(),
             reason,
             source: Source::Policy,
             limit_index: 0,

@@ -11,7 +11,7 @@ use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
-use super::time::{Micros, Timestamp};
+use super::time::{Micros, StoredTime, Timestamp};
 
 /// The part of a limit, in millionths, that all nodes together may admit while the store is away. More would leave less room for what
 /// nodes without the store cannot know: how far their clocks have drifted, and who has just come. With less, more is denied
@@ -49,9 +49,9 @@ impl Lent<'_> {
 pub struct FallbackBudget {
     since: Timestamp,
     /// When the first call left that the lost store never answered, or `since` where that is earlier. Other nodes may have lost the
-    /// store as early, and have gone by their shares since: whether they may owe anything is judged by this time. This node's own
-    /// share is released by `since`.
-    unanswered: Timestamp,
+    /// store as early, and have gone by their shares since: whether they may owe anything is judged by this time; `None` where it cannot
+    /// be known. This node's own share is released by `since`.
+    unanswered: Option<Timestamp>,
     /// When the store was last lost. `None` means that the next loss will be another one.
     lost: Option<Timestamp>,
     /// What was admitted before `since` is forgotten. Were this budget dropped, and another opened for the same loss, that would
@@ -75,8 +75,8 @@ struct Budget {
     before: u64,
     /// For sliding windows: what was paid in this window for the one before.
     carried: u64,
-    /// For GCRA: the theoretical arrival time of the share; 0 before it is first used.
-    tat: Timestamp,
+    /// For GCRA: the theoretical arrival time of the share, once it is used.
+    tat: Option<StoredTime>,
 }
 
 /// This node's part of a limit, in millionths, when `nodes` use the key, and nothing more is known of how they use
@@ -91,7 +91,7 @@ impl FallbackBudget {
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
         let limits = vec![Budget::default(); rule.limits.len()].into();
-        Self { since, unanswered: since, lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
+        Self { since, unanswered: Some(since), lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
     }
 
     /// The budget of a key whose store server has been away for longer. What was spent before `since` is forgotten,
@@ -111,7 +111,9 @@ impl FallbackBudget {
             let same = |other: &&Limit| other.algorithm == limit.algorithm && other.period == limit.period;
             *budget = match (limit.algorithm, before.limits.get(index).filter(same)) {
                 _ if owed == 0 => Budget::default(),
-                (Algorithm::Gcra, _) => Budget { spent: owed, tat: now + gcra::depth(limit), ..Budget::default() },
+                (Algorithm::Gcra, _) => {
+                    Budget { spent: owed, tat: (now + gcra::depth(limit)).stored(), ..Budget::default() }
+                }
                 (_, Some(_)) => self.limits[index],
                 _ => Budget { window: now.0 / limit.period.0, ppm: SAFE_PPM, spent: owed, ..Budget::default() },
             };
@@ -209,7 +211,7 @@ impl FallbackBudget {
     pub fn empty_until(&mut self, rule: &Rule, from: Timestamp) {
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
             if limit.algorithm == Algorithm::Gcra {
-                budget.tat = budget.tat.max(from + gcra::depth(limit));
+                budget.tat = budget.tat.max((from + gcra::depth(limit)).stored());
             }
         }
     }
@@ -218,7 +220,7 @@ impl FallbackBudget {
     #[must_use]
     pub fn level(&self, rule: &Rule, now: Timestamp) -> u64 {
         let ([limit], [budget]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
-        let missing = u128::from(budget.tat.since(now).min(gcra::depth(limit)).0) * u128::from(budget.ppm);
+        let missing = u128::from(budget.filling(now).min(gcra::depth(limit)).0) * u128::from(budget.ppm);
         let tokens = missing * u128::from(limit.burst);
         let tokens = tokens.div_ceil(u128::from(gcra::depth(limit).0.max(1)) * 1_000_000);
         u64::try_from(tokens).unwrap_or(u64::MAX).min(budget.spent.saturating_sub(budget.paid))
@@ -252,7 +254,7 @@ impl FallbackBudget {
     #[must_use]
     pub fn is_open(&self, rule: &Rule, now: Timestamp) -> bool {
         rule.limits.iter().zip(&self.limits).any(|(limit, budget)| match limit.algorithm {
-            Algorithm::Gcra => budget.tat > now,
+            Algorithm::Gcra => budget.filling(now) > Micros::ZERO,
             _ => budget.spent > 0 && budget.window == now.0 / limit.period.0,
         })
     }
@@ -265,8 +267,8 @@ impl FallbackBudget {
         })
     }
 
-    /// A call that left then was never answered.
-    pub fn note_unanswered(&mut self, sent: Timestamp) {
+    /// A call that left then was never answered; `None`: one that left before anything was known of the store.
+    pub fn note_unanswered(&mut self, sent: Option<Timestamp>) {
         self.unanswered = self.unanswered.min(sent);
     }
 
@@ -276,7 +278,10 @@ impl FallbackBudget {
         let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
         // Windows that open with their first request begin anew with the first grant, so they do not count.
         let is_aligned = |limit: &&Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-        rule.limits.iter().filter(is_aligned).any(|limit| part(limit, now) > part(limit, self.unanswered))
+        rule.limits
+            .iter()
+            .filter(is_aligned)
+            .any(|limit| self.unanswered.is_none_or(|first| part(limit, now) > part(limit, first)))
     }
 
     /// Takes back up to `cost` that was admitted here and is not paid. Returns how much.
@@ -286,7 +291,8 @@ impl FallbackBudget {
             let part = back.min(budget.spent.saturating_sub(budget.paid));
             budget.spent -= part;
             if limit.algorithm == Algorithm::Gcra && part > 0 {
-                budget.tat = Timestamp(budget.tat.0.saturating_sub(budget.interval(limit, part).0).max(1));
+                let tat = StoredTime::number(budget.tat).saturating_sub(budget.interval(limit, part).0);
+                budget.tat = StoredTime::read(tat.max(1));
             }
         }
         back
@@ -320,11 +326,9 @@ impl FallbackBudget {
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
         (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
-        self.unanswered = shift(self.unanswered);
+        self.unanswered = self.unanswered.map(shift);
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
-            if budget.tat.is_some() {
-                budget.tat = shift(budget.tat);
-            }
+            budget.tat = budget.tat.and_then(|tat| shift(tat.time()).stored());
             if budget.window == guess.0 / limit.period.0 {
                 budget.window = known.0 / limit.period.0;
             }
@@ -334,28 +338,28 @@ impl FallbackBudget {
     /// The store has answered, and was lost again at `since`. Within one period this continues the same loss. Budgets
     /// of open windows stay as they are in any case. A bucket's share has nothing of what the store has lent meanwhile, the last of
     /// which has come at `came`: it fills up from then on, and from the beginning of another loss.
-    pub fn reopen(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Timestamp) {
+    pub fn reopen(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Option<Timestamp>) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
-        let goes_on = |lost: Timestamp| since.max(came).since(lost) <= period.max(Micros::from_secs(1));
+        let since = came.map_or(since, |came| since.max(came));
+        let goes_on = |lost: Timestamp| since.since(lost) <= period.max(Micros::from_secs(1));
         let is_another = !self.lost.is_some_and(goes_on);
-        let since = since.max(came);
         if is_another {
             self.begin_anew(since);
         }
         if !rule.is_entitled() {
-            self.fill_from(rule, now, if is_another { since } else { came });
+            self.fill_from(rule, now, if is_another { Some(since) } else { came });
         }
         self.lost = Some(since);
     }
 
     /// Buckets' shares are empty at `from`, or later. What they owe `now` they still owe.
-    fn fill_from(&mut self, rule: &Rule, now: Timestamp, from: Timestamp) {
+    fn fill_from(&mut self, rule: &Rule, now: Timestamp, from: Option<Timestamp>) {
         let limits = rule.limits.iter().zip(&mut self.limits);
         for (limit, budget) in limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra) {
             if budget.tat.is_some() {
                 (budget.spent, budget.paid) = (budget.debt(limit, now), 0);
-                budget.tat = budget.tat.max(from + gcra::depth(limit));
-            } else {
+                budget.tat = budget.tat.max(from.and_then(|from| (from + gcra::depth(limit)).stored()));
+            } else if let Some(from) = from {
                 self.since = self.since.max(from);
             }
         }
@@ -364,7 +368,7 @@ impl FallbackBudget {
     /// Another loss began at `since`, however short a time after the last one, because the store has lent meanwhile.
     /// The next one will be another one, too.
     pub fn begin_anew(&mut self, since: Timestamp) {
-        (self.since, self.unanswered, self.lost) = (since, since, None);
+        (self.since, self.unanswered, self.lost) = (since, Some(since), None);
         (self.late, self.parts) = (false, None);
     }
 }
@@ -495,14 +499,14 @@ impl Budget {
     fn debit(&mut self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) {
         self.spent += cost;
         if limit.algorithm == Algorithm::Gcra {
-            self.tat = self.arrival(limit, since, now) + self.interval(limit, cost);
+            self.tat = (self.arrival(limit, since, now) + self.interval(limit, cost)).stored();
         }
     }
 
     fn debt(&self, limit: &Limit, now: Timestamp) -> u64 {
         let open = match limit.algorithm {
             // What a full bucket of the share still remembers.
-            Algorithm::Gcra => gcra::tokens_in(limit, self.tat.since(now)).min(limit.burst),
+            Algorithm::Gcra => gcra::tokens_in(limit, self.filling(now)).min(limit.burst),
             _ if self.window == now.0 / limit.period.0 => self.spent,
             _ => 0,
         };
@@ -564,9 +568,14 @@ impl Budget {
         Some(u64::try_from(slices).expect("a part of the period, which is a u64"))
     }
 
+    /// How long it takes until the share's bucket is full.
+    fn filling(&self, now: Timestamp) -> Micros {
+        self.tat.map_or(Micros::ZERO, |tat| tat.time().since(now))
+    }
+
     /// The share's bucket was empty when the store was lost.
     fn arrival(&self, limit: &Limit, since: Timestamp, now: Timestamp) -> Timestamp {
-        let tat = if self.tat.is_none() { since + gcra::depth(limit) } else { self.tat };
+        let tat = self.tat.map_or(since + gcra::depth(limit), StoredTime::time);
         tat.max(now)
     }
 

@@ -5,6 +5,7 @@
 //! All are whole microseconds, so decisions are integer arithmetic. Nothing here reads a clock:
 //! `crate::clock` does, and passes values down.
 
+use std::num::NonZero;
 use std::ops::{Add, Sub};
 
 /// A length of time in whole microseconds.
@@ -18,6 +19,11 @@ pub struct Instant(pub u64);
 /// A point on the store's clock: Unix time in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
+
+/// A time of the store's clock that is not its very first, so that an `Option` of it takes no more room than a [`Timestamp`], and is a
+/// single number in the arguments of a call: 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoredTime(NonZero<u64>);
 
 /// Clocks of two machines are allowed to drift apart by this fraction: 200 ppm, twice what a quartz that nothing corrects does. More
 /// would end every lease earlier than need be; less, and a lease might outlast its window.
@@ -116,20 +122,10 @@ impl Due {
 }
 
 impl Timestamp {
-    /// Stands for no time. Calls and fields of the store use it when a window is not open, is unknown or does not
-    /// matter: for buckets, which have no windows, and where any window will do.
-    pub const NONE: Self = Self(0);
-
-    /// Whether it stands for no time.
+    /// The same, to be kept where none may be; `None` for 0.
     #[must_use]
-    pub const fn is_none(self) -> bool {
-        self.0 == Self::NONE.0
-    }
-
-    /// Whether it is a time.
-    #[must_use]
-    pub const fn is_some(self) -> bool {
-        !self.is_none()
+    pub const fn stored(self) -> Option<StoredTime> {
+        StoredTime::read(self.0)
     }
 
     /// The length from `earlier` to this point; zero when `earlier` is later.
@@ -142,6 +138,29 @@ impl Timestamp {
     #[must_use]
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
+    }
+}
+
+impl StoredTime {
+    /// From a number of a call or of the store.
+    #[must_use]
+    pub const fn read(number: u64) -> Option<Self> {
+        match NonZero::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number of a call.
+    #[must_use]
+    pub fn number(time: Option<Self>) -> u64 {
+        time.map_or(0, |time| time.0.get())
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn time(self) -> Timestamp {
+        Timestamp(self.0.get())
     }
 }
 

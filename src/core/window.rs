@@ -29,7 +29,7 @@ pub fn roll_fixed(counter: &mut Counter, limit: &Limit, now: Timestamp) {
         // The clock has stepped back or the period was reduced. What is known to be spent stays spent.
         counter.at = end;
     } else if now >= counter.at {
-        let follows = counter.at.is_some() && counter.at + limit.period == end;
+        let follows = !counter.is_unopened() && counter.at + limit.period == end;
         *counter = Counter { used: if follows { counter.prev } else { 0 }, prev: 0, at: end };
     }
 }

@@ -149,7 +149,7 @@ impl Aside {
 
     /// An acquire says what it knows of its node's entitlement, and is given another. `is_ahead`: it is about the next window.
     pub(super) fn claim(&mut self, limit: &Limit, now: Timestamp, claim: Claim, is_ahead: bool) {
-        if now > claim.frees_until {
+        if !claim.frees.at(now) {
             return;
         }
         let Self { sums, part, window, period, .. } = self;

@@ -12,7 +12,7 @@ use super::inflight::InFlight;
 use super::memory::MemoryStore;
 use super::names::Names;
 use crate::core::answer::{self, Resolution, Standing};
-use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError, Window};
+use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError, Window, Windows};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::holds::Charge;
 use crate::core::key::{Digest, DigestKey};
@@ -112,7 +112,7 @@ impl Embedded {
             held: 0,
             ages: crate::core::call::JUST_NOW,
             known,
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         };
         let cells = self.store.len();
@@ -140,7 +140,7 @@ impl Embedded {
         }
     }
 
-    fn take_back(&mut self, now: Timestamp, request: Request<'_>, windows: [Timestamp; MAX_LIMITS]) -> Decision {
+    fn take_back(&mut self, now: Timestamp, request: Request<'_>, windows: Windows) -> Decision {
         let grant = self.ask(now, &request, Op::Refund { amount: request.cost, windows });
         self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }

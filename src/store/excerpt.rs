@@ -76,7 +76,7 @@ impl Excerpt {
     pub fn set_aside(&self, limit: &Limit, now: Timestamp) -> u64 {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
         if limit.algorithm == Algorithm::Gcra {
-            return Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0)).shown();
+            return Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0)).shown();
         }
         Aside::new(sums, part, limit, now, window_end(limit, now)).shown()
     }
@@ -86,7 +86,7 @@ impl Excerpt {
     #[must_use]
     pub fn silence(&self, limit: &Limit, now: Timestamp) -> (Micros, u64, bool) {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
-        let silent = Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0));
+        let silent = Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0));
         let (charge, tokens) = silent.due();
         (charge, tokens, silent.is_late(now))
     }

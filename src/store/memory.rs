@@ -14,12 +14,12 @@ use super::excerpt::Excerpt;
 use super::silent::Silent;
 use super::slots::Slots;
 use super::view::{Standing, View};
-use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError};
+use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Windows};
 use crate::core::key::Digest;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::table::Full;
-use crate::core::time::{Micros, Timestamp};
+use crate::core::time::{Micros, StoredTime, Timestamp};
 
 /// Ids and epochs stay below 2^53, as in the scripts.
 const MAX_ID: u64 = (1 << 53) - 1;
@@ -306,15 +306,14 @@ impl MemoryStore {
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }
 
-    fn refund(&mut self, mut view: View<'_>, amount: u64, windows: &[Timestamp]) -> Grant {
+    fn refund(&mut self, mut view: View<'_>, amount: u64, windows: &Windows) -> Grant {
         let seen = view.seen_before();
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        let charges = |(limit, (counter, charged)): (&Limit, (&Counter, &Timestamp))| match limit.algorithm {
-            _ if charged.0 == 0 => true,
-            Algorithm::Gcra => view.now < *charged,
-            _ => counter.at == *charged,
+        let charges = |(limit, (counter, charged)): (&Limit, (&Counter, &Option<StoredTime>))| {
+            let Some(charged) = charged.map(StoredTime::time) else { return true };
+            if limit.algorithm == Algorithm::Gcra { view.now < charged } else { counter.at == charged }
         };
         let charged = view.limits.iter().zip(view.counters.iter().zip(windows)).all(charges);
         if view.head.is_none() || !charged {
@@ -347,7 +346,7 @@ impl MemoryStore {
         let epoch = if view.id > old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(lifetime::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
-        let expires = lifetime::expires_after(view.now, life).max(view.aside_until());
+        let expires = view.or_as_aside(lifetime::expires_after(view.now, life));
         let head = Head { epoch, reset: true, expires };
         self.cells.forget(view.digest);
         let nodes = self.nodes.remove(&view.digest);

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use crate::core::time::Timestamp;
+use crate::core::time::{StoredTime, Timestamp};
 
 /// The largest integer that the scripts' numbers hold exactly.
 const EXACT: u64 = (1 << 53) - 1;
@@ -321,11 +321,12 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held, ask.until.0]);
+            let until = ask.until.map_or(0, |until| until.0);
+            words.add_all(&[need, want, least, ask.window.on_wire(), ask.epoch, held, until]);
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();
                 let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
-                words.add_all(&[believes, claim.wishes, claim.frees_until.0]);
+                words.add_all(&[believes, claim.wishes, claim.frees.on_wire()]);
                 if call.rule.limits[0].algorithm == Algorithm::Gcra {
                     words.add(claim.owes.min(MAX_COUNT));
                 }
@@ -348,8 +349,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             Op::Acquire(Acquire { known, ages, .. }) => {
                 words.add_all(&[ages[index].0, known[index].used, known[index].at.0]);
             }
-            Op::Return { windows, ages, .. } => words.add_all(&[ages[index].0, windows[index].0]),
-            Op::Refund { windows, .. } => words.add(windows[index].0),
+            Op::Return { windows, ages, .. } => words.add_all(&[ages[index].0, StoredTime::number(windows[index])]),
+            Op::Refund { windows, .. } => words.add(StoredTime::number(windows[index])),
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
         words.push(push);
@@ -576,7 +577,7 @@ mod tests {
             held: 0,
             ages: crate::core::call::JUST_NOW,
             known: Default::default(),
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);

@@ -3,7 +3,7 @@
 //! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
 
 use super::aside::{Part, Sums};
-use crate::core::call::Claim;
+use crate::core::call::{Claim, Frees};
 use crate::core::entitled::{GENERATION, MOST_PPM, WHOLE, generation};
 use crate::core::gcra;
 use crate::core::limit::Limit;
@@ -134,8 +134,8 @@ impl Silent {
     }
 
     /// An acquire charges what silent nodes may have spent: so much time, and so many tokens of those whose parts have lapsed.
-    pub(super) fn charge(&mut self, now: Timestamp, frees_until: Timestamp, periods: Micros) -> (Micros, u64) {
-        self.frees = now <= frees_until;
+    pub(super) fn charge(&mut self, now: Timestamp, frees: Frees, periods: Micros) -> (Micros, u64) {
+        self.frees = frees.at(now);
         if !self.frees {
             return (Micros::ZERO, 0);
         }

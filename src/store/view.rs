@@ -247,10 +247,10 @@ impl View<'_> {
     pub(super) fn charge_silent(&mut self, ask: &Acquire) -> Acquire {
         let Some(silent) = &mut self.silent else { return *ask };
         let ages = if silent.is_late(self.now) { JUST_NOW } else { ask.ages };
-        let frees_until = ask.claim.unwrap_or_default().frees_until;
-        let (charge, lapsed) = silent.charge(self.now, frees_until, gcra::LEASE_LIFE);
+        let frees = ask.claim.unwrap_or_default().frees;
+        let (charge, lapsed) = silent.charge(self.now, frees, gcra::LEASE_LIFE);
         let (limit, counter) = (&self.limits[0], &mut self.counters[0]);
-        if charge > Micros::ZERO && counter.at.is_some() {
+        if charge > Micros::ZERO && !counter.is_unopened() {
             counter.at = counter.at + charge;
             counter.roll(limit, self.now);
         }
@@ -358,14 +358,14 @@ impl View<'_> {
 
     /// When the store drops the key after this call, unless another one comes.
     pub(super) fn expires_at(&self) -> Timestamp {
-        let expires = lifetime::expires_at(self.limits, &self.shown(), self.now);
-        expires.max(self.aside_until())
+        self.or_as_aside(lifetime::expires_at(self.limits, &self.shown(), self.now))
     }
 
-    /// Until when the key is kept because nodes may live on what is set aside for them: it has to be known that it is.
-    pub(super) fn aside_until(&self) -> Timestamp {
+    /// The later of a time, and of that until which the key is kept because nodes may live on what is set aside for them: it has to
+    /// be known that it is.
+    pub(super) fn or_as_aside(&self, expires: Timestamp) -> Timestamp {
         let sums = self.aside.map(|aside| aside.sums).or(self.silent.map(|silent| silent.sums));
         let last = sums.and_then(|sums| sums.last());
-        last.map_or(Timestamp::NONE, |last| lifetime::expires_after(self.now, last.since(self.now)))
+        last.map_or(expires, |last| expires.max(lifetime::expires_after(self.now, last.since(self.now))))
     }
 }

@@ -10,7 +10,6 @@ use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Store
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
-use rationd::core::time::Timestamp;
 use rationd::store::memory::MemoryStore;
 
 /// Windows are short, so that they roll while the suite runs.
@@ -97,10 +96,7 @@ fn next_call(key: &mut Key, id: u64, random: &mut Random, clock: &Clock) -> (usi
 }
 
 fn give_back(grant: &Grant, random: &mut Random) -> Op {
-    let mut windows = [Timestamp(0); MAX_LIMITS];
-    for (window, counter) in windows.iter_mut().zip(&grant.counters) {
-        *window = counter.at;
-    }
+    let windows = grant.counters.map(|counter| counter.at.stored());
     Op::Return {
         amount: 1 + random.below(grant.granted),
         epoch: grant.epoch,
@@ -122,7 +118,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         held: 0,
         ages: JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
-        until: Timestamp::NONE,
+        until: None,
         claim: None,
     };
     if let Some((_, _, last)) = key.past.last() {
@@ -131,7 +127,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
             *known = Known { used: counter.used + random.below(2), at: counter.at };
         }
         if random.below(6) == 0 {
-            ask.window = Window::from_wire(last.counters[0].at);
+            ask.window = Window::from_wire(last.counters[0].at.0);
         }
     }
     ask

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
-use rationd::core::entitled::NEVER;
+use rationd::core::call::{
+    Acquire, CALL_LIFE, Call, Claim, Frees, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window, Windows,
+};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -174,7 +175,7 @@ impl Caller {
         let at = self.last().map_or(Timestamp(0), |grant| grant.counters[0].at);
         let ahead = random.percent(12);
         let begins = if ahead { random.one_of(&[at, at, at, at + Micros(1)]) } else { Timestamp(0) };
-        let window = Window::from_wire(begins);
+        let window = Window::from_wire(begins.0);
         let epoch = self.last().map_or(0, |grant| grant.epoch);
         let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
         let epoch = random.one_of(&[0, epoch, epoch, older]);
@@ -187,10 +188,10 @@ impl Caller {
     }
 
     /// Until when an acquire may be executed: often for ever, and else around the time that it has for that.
-    fn until(&self, random: &mut Random) -> Timestamp {
+    fn until(&self, random: &mut Random) -> Option<Timestamp> {
         let near = [self.now, self.now + CALL_LIFE].map(|at| Timestamp((at.0 + random.below(3)).saturating_sub(1)));
         let within = self.now + Micros(random.below(CALL_LIFE.0));
-        random.one_of(&[Timestamp::NONE, Timestamp::NONE, Timestamp::NONE, within, within, near[0], near[1]])
+        random.one_of(&[None, None, None, Some(within), Some(within), Some(near[0]), Some(near[1])])
     }
 
     /// What the node says of what is set aside for it: often what it was told last.
@@ -208,7 +209,16 @@ impl Caller {
                 Some(u64::MAX),
             ]),
             wishes: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
-            frees_until: random.one_of(&[Timestamp(0), now, now - Micros(1), soon, soon, NEVER, NEVER, NEVER]),
+            frees: random.one_of(&[
+                Frees::Never,
+                Frees::Until(now),
+                Frees::Until(now - Micros(1)),
+                Frees::Until(soon),
+                Frees::Until(soon),
+                Frees::AtAnyTime,
+                Frees::AtAnyTime,
+                Frees::AtAnyTime,
+            ]),
             owes: random.one_of(&[0, 0, 0, few, capacity, u64::MAX]),
         }
     }
@@ -235,9 +245,10 @@ impl Caller {
     }
 
     /// The windows of one of the last answers, or none.
-    fn charged(&self, random: &mut Random) -> [Timestamp; MAX_LIMITS] {
+    fn charged(&self, random: &mut Random) -> Windows {
         let last = self.past.iter().rev().nth(random.below(3) as usize);
-        last.filter(|_| random.percent(60)).map_or(OPEN, |(_, _, grant)| grant.counters.map(|counter| counter.at))
+        last.filter(|_| random.percent(60))
+            .map_or(OPEN, |(_, _, grant)| grant.counters.map(|counter| counter.at.stored()))
     }
 
     fn take_back(&self, random: &mut Random) -> Op {
@@ -252,12 +263,12 @@ impl Caller {
                 held: 0,
                 voids: Voided::default(),
                 ages: JUST_NOW,
-                windows: [Timestamp(0); MAX_LIMITS],
+                windows: OPEN,
             };
         };
-        let mut windows = grant.counters.map(|counter| counter.at);
+        let mut windows = grant.counters.map(|counter| counter.at.stored());
         if matches!(call.op, Op::Acquire(ask) if ask.window.is_next()) {
-            windows[0] = windows[0] + call.rule.limits[0].period;
+            windows[0] = (grant.counters[0].at + call.rule.limits[0].period).stored();
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u64::MAX]);
         let few = random.below(4);

@@ -31,7 +31,7 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         held: 0,
         ages: rationd::core::call::JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
-        until: rationd::core::time::Timestamp::NONE,
+        until: None,
         claim: None,
     });
     Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }

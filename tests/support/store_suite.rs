@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, CALL_LIFE, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window, Windows};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -77,7 +77,7 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    let (window, until) = (Window::Current, Timestamp::NONE);
+    let (window, until) = (Window::Current, None);
     Acquire {
         need: tokens,
         want: tokens,
@@ -126,8 +126,8 @@ impl Key<'_> {
     }
 }
 
-fn windows(grant: &Grant) -> [Timestamp; MAX_LIMITS] {
-    grant.counters.map(|counter| counter.at)
+fn windows(grant: &Grant) -> Windows {
+    grant.counters.map(|counter| counter.at.stored())
 }
 
 fn lends_the_limit_once(key: &mut Key<'_>) {
@@ -167,15 +167,15 @@ fn lends_nothing_to_an_older_duplicate(key: &mut Key<'_>) {
 fn executes_in_its_time_only(key: &mut Key<'_>) {
     let now = key.peek().now;
     let early = now + CALL_LIFE + Micros::from_secs(60);
-    for until in [Timestamp(now.0 - 1), early] {
+    for until in [Some(Timestamp(now.0 - 1)), Some(early)] {
         let grant = key.acquire(0, Acquire { until, ..ask(3) });
         assert_eq!((grant.granted, grant.late, grant.epoch), (0, true, 0), "{until:?} at {now:?}");
     }
     assert_eq!(key.used(), 0);
-    let (id, until) = (key.id(), now + CALL_LIFE);
+    let (id, until) = (key.id(), Some(now + CALL_LIFE));
     assert_eq!(key.call(0, id, Op::Acquire(Acquire { until, ..ask(3) })).granted, 3);
     // What it remembers of the node tells it more than the time does.
-    let (past, another) = (Timestamp(now.0 - 1), key.id());
+    let (past, another) = (Some(Timestamp(now.0 - 1)), key.id());
     let again = key.call(0, id, Op::Acquire(Acquire { until: past, ..ask(3) }));
     assert_eq!((again.granted, again.replayed, again.late), (3, true, false));
     assert_eq!(key.call(0, another, Op::Acquire(Acquire { until: past, ..ask(3) })).granted, 3);
@@ -214,7 +214,7 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
     let grant = key.lend(6);
     let lent = windows(&grant);
     let mut earlier = lent;
-    earlier[0] = earlier[0] - key.rule.limits[0].period;
+    earlier[0] = (grant.counters[0].at - key.rule.limits[0].period).stored();
     for (epoch, windows) in
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
@@ -242,13 +242,14 @@ fn refunds_of_the_windows_that_were_charged(key: &mut Key<'_>) {
     key.limited(&["10/Y fixed", "20/Y sliding", "30/Y", "40/Y fixed"]);
     let grant = key.lend(6);
     let mut charged = windows(&grant);
-    charged[2] = grant.now + Micros(1 << 40);
+    charged[2] = (grant.now + Micros(1 << 40)).stored();
     let id = key.id();
     let taken = key.call(0, id, Op::Refund { amount: 2, windows: charged });
     assert_eq!((taken.granted, taken.counters[0].used, taken.counters[1].used), (2, 4, 4));
-    for (place, at) in [(0, charged[0] - Micros(1)), (1, charged[1] + Micros(1)), (2, grant.now), (3, Timestamp(1))] {
+    let [first, second] = [0, 1].map(|place: usize| grant.counters[place].at);
+    for (place, at) in [(0, first - Micros(1)), (1, second + Micros(1)), (2, grant.now), (3, Timestamp(1))] {
         let (id, mut windows) = (key.id(), charged);
-        windows[place] = at;
+        windows[place] = at.stored();
         let refused = key.call(0, id, Op::Refund { amount: 2, windows });
         assert_eq!((refused.granted, refused.counters[0].used), (0, 4), "{place}");
     }
@@ -290,7 +291,7 @@ fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
         held: 0,
         voids: Voided::default(),
         ages: JUST_NOW,
-        windows: [Timestamp(1); MAX_LIMITS],
+        windows: [Timestamp(1).stored(); MAX_LIMITS],
     };
     for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
@@ -353,7 +354,7 @@ fn lends_ahead(key: &mut Key<'_>) {
     let rest = key.acquire(0, Acquire { want: 9, need: 9, ..ahead(end) });
     assert_eq!(rest.granted, 2, "two fifths are kept for who asks in that window");
     let mut lent = windows(&grant);
-    lent[0] = end + key.rule.limits[0].period;
+    lent[0] = (end + key.rule.limits[0].period).stored();
     let id = key.id();
     let back = key.call(
         0,

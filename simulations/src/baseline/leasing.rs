@@ -15,7 +15,7 @@ use rationd::core::limit::MAX_LIMITS;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Ticket};
 use rationd::core::store_clock::StoreClock;
-use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::time::{Instant, Micros};
 
 use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
@@ -97,7 +97,7 @@ impl Leasing {
             held: 0,
             ages: rationd::core::call::JUST_NOW,
             known,
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         };
         let rule = self.books[&digest].rule.clone();
@@ -319,7 +319,7 @@ impl Book {
 
     /// Adds the tokens of a grant; returns how many had to make room.
     fn add(&mut self, now: Instant, sent: Instant, grant: &Grant) -> u64 {
-        let windows = grant.counters.map(|counter| counter.at);
+        let windows = grant.counters.map(|counter| counter.at.stored());
         let clock = StoreClock::new(sent, now, grant.now);
         (self.lot, self.spent) = (grant.granted, 0);
         let segment = Segment::new(&self.rule, grant.granted, sent, clock, &windows, false);

@@ -166,7 +166,7 @@ impl Entitled {
     }
 
     fn executed(&mut self, life: Life, key: u32, call: &Call, claim: &Claim, grant: &Grant) {
-        if grant.replayed || grant.outdated || grant.now > claim.frees_until {
+        if grant.replayed || grant.outdated || !claim.frees.at(grant.now) {
             return;
         }
         self.executed.insert((life, call.id), Told { at: grant.now.0, seen: self.seen });
@@ -186,8 +186,7 @@ impl Entitled {
         let Some(told) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // What is answered once more, or too late, a node does not take over.
-        let is_late =
-            matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if grant.now > claim.frees_until);
+        let is_late = matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if !claim.frees.at(grant.now));
         if call.id < place.latest || grant.outdated || is_late || is_of_before {
             return;
         }

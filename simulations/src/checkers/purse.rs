@@ -12,6 +12,7 @@ use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
+use rationd::core::time::StoredTime;
 
 use super::Found;
 use super::notes::{Clocks, Ids, Life, Lives, Refunds};
@@ -182,7 +183,7 @@ impl Purse {
     fn leave(&mut self, moment: Moment, life: Life, key: u32, call: &Call) {
         match &call.op {
             Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
-                let ends = self.ends(moment, key, &call.rule, &windows.map(|window| window.0));
+                let ends = self.ends(moment, key, &call.rule, &windows.map(StoredTime::number));
                 // What a former owner has lent is looked for last.
                 let missing = self.take_last(life, key, *amount, ends);
                 let missing = self.take_last(life, key, missing, u64::MAX);

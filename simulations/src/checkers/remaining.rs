@@ -10,7 +10,7 @@ use rationd::core::call::{Call, Counter, Grant, Op, Window};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
-use rationd::core::time::Timestamp;
+use rationd::core::time::{StoredTime, Timestamp};
 
 use super::notes::{Ids, Life, Lives};
 use super::phased::Phased;
@@ -258,7 +258,7 @@ impl Observer for Remaining {
                 let Op::Return { amount, windows, .. } = &call.op else { return };
                 let life = self.lives.of(*node);
                 let Some(known) = self.known.get_mut(&(life, *key)) else { return };
-                if known.window == windows[0].0 && self.returned.is_first(life, call.id) {
+                if known.window == StoredTime::number(windows[0]) && self.returned.is_first(life, call.id) {
                     known.give_back(*amount);
                 }
             }

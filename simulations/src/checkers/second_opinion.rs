@@ -178,7 +178,7 @@ mod tests {
     fn found(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
         let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
-        let until = Timestamp::NONE;
+        let until = None;
         let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known, until, claim: None };
         let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
-use rationd::core::time::Timestamp;
+use rationd::core::time::{StoredTime, Timestamp};
 
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
@@ -306,17 +306,14 @@ fn knows(call: &Call, grant: &Grant) -> bool {
 
 /// Of a limit that counts in the window of `at`, the counter that was lent of: 0 that of the window, 1 that of the next,
 /// or of a sliding one of the one before, which still weighs.
-fn lent_by(limit: &Limit, at: Timestamp, of: Timestamp) -> Option<usize> {
+fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize> {
+    let of = of?.time();
     let beside = match limit.algorithm {
         Algorithm::Fixed => of == at + limit.period,
         Algorithm::Sliding => of + limit.period == at,
         _ => false,
     };
-    match of.0 {
-        0 => None,
-        _ if of == at => Some(0),
-        _ => beside.then_some(1),
-    }
+    if of == at { Some(0) } else { beside.then_some(1) }
 }
 
 /// Whether `after` is what a call makes of `before`.

@@ -13,6 +13,7 @@ use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
+use rationd::core::time::StoredTime;
 
 use super::flow::Flow;
 use super::notes::{Lives, Refunds, Trips};
@@ -115,8 +116,8 @@ impl Asked {
     fn is_of(&self, call: &Call) -> bool {
         let (Op::Refund { windows, .. }, Some(limit)) = (call.op, limit(&call.rule)) else { return true };
         let begun = u64::from(limit.algorithm == Algorithm::Fixed);
-        let number = (windows[0].0 / limit.period.0).checked_sub(begun);
-        if self.is_hold { number == Some(self.number) } else { windows[0].0 == 0 }
+        let number = (StoredTime::number(windows[0]) / limit.period.0).checked_sub(begun);
+        if self.is_hold { number == Some(self.number) } else { windows[0].is_none() }
     }
 }
 

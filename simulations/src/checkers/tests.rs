@@ -258,10 +258,10 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let claim = Claim { believes: self.believes, wishes: 1, frees_until: rationd::core::entitled::NEVER, owes: 0 };
+        let claim = Claim { believes: self.believes, wishes: 1, frees: rationd::core::call::Frees::AtAnyTime, owes: 0 };
         let claim = self.rule.is_entitled().then_some(claim);
         let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
-        let until = Timestamp::NONE;
+        let until = None;
         let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known, until, claim };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
@@ -368,7 +368,7 @@ impl History {
 
     fn refunding(&self, id: u64, amount: u64, ends: Option<u64>) -> Call {
         let mut windows = OPEN;
-        windows[0] = ends.map_or(Timestamp::NONE, |ends| Timestamp(START + ends));
+        windows[0] = ends.and_then(|ends| Timestamp(START + ends).stored());
         Call { op: Op::Refund { amount, windows }, ..self.acquire(id, 1) }
     }
 
@@ -404,7 +404,7 @@ impl History {
     pub(super) fn handed_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, taken: u64) {
         let mut call = self.voiding(0);
         if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
-            (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND), 0);
+            (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND).stored(), 0);
         }
         call.id = 50 + at;
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });

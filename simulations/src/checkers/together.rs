@@ -13,6 +13,7 @@ use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
+use rationd::core::time::StoredTime;
 
 use super::notes::{Alone, Life, Lives, Nearness, goes_by, window_of_share};
 use super::phased::Phased;
@@ -357,7 +358,7 @@ impl Together {
     fn moved(&mut self, key: u32, (index, limit): (usize, &Limit), at: u64, call: &Call, grant: &Grant) {
         let at = match &call.op {
             Op::Acquire(order) if order.window.is_next() => at + limit.period.0,
-            Op::Return { windows, .. } => windows[index].0,
+            Op::Return { windows, .. } => StoredTime::number(windows[index]),
             _ => at,
         };
         let Some(place) = Self::place(key, index, limit, at).filter(|_| !grant.replayed && !grant.outdated) else {

@@ -9,6 +9,7 @@ use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
+use rationd::core::time::StoredTime;
 
 use super::notes::{Ids, Life, Lives, Stops, Trips};
 use super::phased::Phased;
@@ -295,7 +296,7 @@ impl Told {
         let Op::Return { windows, .. } = &call.op else { return };
         let account = self.account(life, key);
         for (index, window) in windows.iter().enumerate().take(call.rule.limits.len()) {
-            if let Some(lent) = account.lent.get_mut(&(index, window.0)) {
+            if let Some(lent) = account.lent.get_mut(&(index, StoredTime::number(*window))) {
                 lent.sure = lent.sure.saturating_sub(amount);
             }
         }

@@ -5,6 +5,7 @@
 use clap::Args;
 use rationd::core::ask::Answer;
 use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::time::StoredTime;
 
 use super::arguments::{Travel, Verdict};
 use super::output::say;
@@ -68,14 +69,14 @@ fn order(call: &Call) -> String {
             let known = limits.clone().map(|index| (ask.known[index].used, ask.known[index].at.0));
             let ages = limits.map(|index| ask.ages[index].0);
             let (known, ages): (Vec<_>, Vec<_>) = (known.collect(), ages.collect());
-            let ahead = window.on_wire().0;
+            let ahead = window.on_wire();
             let says = claim.map_or_else(String::new, |claim| format!(", {claim:?}"));
             format!(
                 "acquire {need} {want} {least}, ahead {ahead}, epoch {epoch}, held {held}, {known:?}, ages {ages:?}{says}"
             )
         }
         Op::Return { amount, epoch, held, ages, windows, voids } => {
-            let windows: Vec<_> = limits.map(|index| (windows[index].0, ages[index].0)).collect();
+            let windows: Vec<_> = limits.map(|index| (StoredTime::number(windows[index]), ages[index].0)).collect();
             let id = voids.id;
             format!("return {amount}, epoch {epoch}, held {held}, {windows:?}, voids {id}")
         }

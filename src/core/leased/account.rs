@@ -8,13 +8,13 @@
 use super::entitlement::Entitlement;
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;
-use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Grant, Known, Op, Voided, Window};
-use crate::core::entitled::{NEVER, fills_from, generation, lapses, silent_from, window_end};
+use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Frees, Grant, Known, Op, Voided, Window};
+use crate::core::entitled::{fills_from, generation, lapses, silent_from, window_end};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
 
 /// A return that this node sends now may arrive at the store this much later.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
@@ -128,7 +128,7 @@ impl LeasedKey {
     /// Keeps a refund here for the next checks, if this node has an open account. The next acquire or return reports
     /// the tokens as held, and the store takes their charge back. A charge leaks away with time, so the refund is
     /// kept only while the bucket is known to owe at least twice as much.
-    pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Timestamp) -> bool {
+    pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Option<StoredTime>) -> bool {
         let rule = self.view.rule().clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
         let is_idle = self.line.is_empty() && !self.calls.is_acquiring() && !self.has_account_under_way();
@@ -147,7 +147,7 @@ impl LeasedKey {
         }
         // Twice as much, because other nodes may be refunded a part of their spending meanwhile.
         let owed = counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(2)));
-        let until = self.view.clock().before(if filled.is_none() { owed } else { owed.min(filled) });
+        let until = self.view.clock().before(filled.map_or(owed, |filled| owed.min(filled.time())));
         if self.holdings.lease().until().or(until).has_come(now + LEAST_KEPT) {
             return false;
         }
@@ -220,7 +220,7 @@ impl LeasedKey {
         let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
         let believes = self.outage.entitlement().is_told().then_some(tokens);
         if self.outage.phase().is_away() {
-            return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE, owes: 0 });
+            return Some(Claim { believes, wishes: 0, frees: Frees::Never, owes: 0 });
         }
         if self.view.has_account() {
             return Some(self.claim_of_bucket(latest, believes));
@@ -232,10 +232,10 @@ impl LeasedKey {
         let last = if trip * QUICK_PART <= limit.period.0 { end - Micros(1) } else { latest + life };
         let barred = window_end(&limit, last);
         // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
-        let frees_until = if tokens == 0 { NEVER } else { last };
-        let ahead = if order.window.is_next() { order.window.on_wire() + limit.period } else { barred };
+        let frees = if tokens == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
+        let ahead = order.window.begins().map_or(barred, |begins| begins + limit.period);
         self.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
-        Some(Claim { believes, wishes, frees_until, owes: 0 })
+        Some(Claim { believes, wishes, frees, owes: 0 })
     }
 
     /// The same of a bucket. A node that calls too seldom to be known to call has no part.
@@ -246,10 +246,10 @@ impl LeasedKey {
         let life = Micros((2 * self.view.trip().0).clamp(FREES.0, FREES.1));
         let end = Timestamp((latest.0 / period.0 + 1) * period.0);
         let last = if latest + life < end { end - Micros(1) } else { latest + life };
-        let frees_until = if believes.unwrap_or(0) == 0 { NEVER } else { last };
+        let frees = if believes.unwrap_or(0) == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
         let fills = self.fills_from(last);
         self.outage.change_entitlement(|entitlement| entitlement.bar(fills));
-        Claim { believes, wishes, frees_until, owes: self.level(latest) }
+        Claim { believes, wishes, frees, owes: self.level(latest) }
     }
 
     /// When this node's share of a bucket begins to fill, by the latest that the store's clock can show, if its last acquire was executed
@@ -277,7 +277,7 @@ impl LeasedKey {
     /// The store has answered an acquire with that claim, which was first sent then.
     pub(super) fn note_claimed(&mut self, sent: Instant, claim: &Claim, window: Window, grant: &Grant) {
         // What a call that came too late, or is answered once more, says of it is as of an earlier call.
-        if grant.now > claim.frees_until {
+        if !claim.frees.at(grant.now) {
             return;
         }
         let limit = self.view.rule().limits[0];
@@ -289,7 +289,7 @@ impl LeasedKey {
             return self.outage.drop_book();
         }
         let end = window_end(&limit, grant.now);
-        let barred = if window.is_next() { end.max(window.on_wire() + limit.period) } else { end };
+        let barred = window.begins().map_or(end, |begins| end.max(begins + limit.period));
         let lapses = lapses(generation(executed));
         self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
     }
@@ -304,7 +304,7 @@ impl LeasedKey {
         self.outage.change_entitlement(Entitlement::renounce);
         let debt = self.debt(now);
         let owes = self.level(self.view.clock().latest(now));
-        let claim = Some(Claim { believes: Some(0), wishes: 0, frees_until: NEVER, owes });
+        let claim = Some(Claim { believes: Some(0), wishes: 0, frees: Frees::AtAnyTime, owes });
         Acquire { need: debt, want: debt, claim, ..self.order(now) }
     }
 }
@@ -347,7 +347,7 @@ impl LeasedKey {
             held: self.held(),
             ages: self.ages(now, 0),
             known: self.known(now),
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         }
     }

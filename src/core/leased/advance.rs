@@ -18,7 +18,7 @@ use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Op, StoreError, Voided};
+use crate::core::call::{Acquire, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, OPEN, Op, StoreError, Voided};
 use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
@@ -27,7 +27,7 @@ use crate::core::lease::Unspent;
 use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Due, Instant, Micros};
 use crate::core::usage::PeerIndex;
 
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
@@ -578,7 +578,7 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
     // Refunds and resets that were requested earlier must reach the store first.
     key.calls.send_all_queued(cx, now);
     let is_quick = cx.settings.timeout <= HALF_CALL_LIFE;
-    let until = if is_quick { key.view.until(now, cx.heard_clock()) } else { Timestamp::NONE };
+    let until = if is_quick { key.view.until(now, cx.heard_clock()) } else { None };
     let claim = order.claim.or_else(|| key.claim(now, &order));
     let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, claim, ..order }));
     key.calls.send_acquire(cx, now, call);
@@ -616,7 +616,7 @@ pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant
 /// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
 /// acquire is void, so that whatever it was lent is taken back.
 fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
-    let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(Timestamp::NONE, key.view.rule().limits.len()) };
+    let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(None, key.view.rule().limits.len()) };
     hand_over(key, cx, now, nothing, voids);
 }
 
@@ -628,10 +628,10 @@ pub(super) fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
 }
 
 fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent, voids: Voided) {
-    let mut windows = [Timestamp::NONE; MAX_LIMITS];
+    let mut windows = OPEN;
     windows[..unspent.windows.len()].copy_from_slice(&unspent.windows);
     if on(Mutant::ReturnToCurrentWindow) {
-        windows.iter_mut().zip(key.view.windows()).for_each(|(window, at)| *window = at);
+        windows.iter_mut().zip(key.view.windows()).for_each(|(window, at)| *window = at.stored());
     }
     let ages = key.ages(now, unspent.tokens);
     let order = if voids.id == 0 { key.take_doubtful(now) } else { voids };
@@ -647,9 +647,9 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspe
 
 /// Returns what was lent under limits that no longer apply, in terms of those limits.
 pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
-    let windows = std::array::from_fn(|index| match call.rule.limits.get(index) {
-        Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
-        _ => Timestamp::NONE,
+    let windows = std::array::from_fn(|index| {
+        let limit = call.rule.limits.get(index).filter(|limit| limit.algorithm != Algorithm::Gcra);
+        limit.and_then(|_| grant.counters[index].at.stored())
     });
     let (amount, epoch, voids) = (grant.granted, grant.epoch, Voided::default());
     let op = Op::Return { amount, epoch, held: 0, ages: JUST_NOW, windows, voids };

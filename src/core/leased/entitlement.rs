@@ -74,7 +74,7 @@ impl Entitlement {
     /// When this node's share of a bucket begins to fill; `None` without any.
     pub(super) fn fills_from(&self) -> Option<Timestamp> {
         let at = self.0.as_ref().filter(|given| given.tokens > 0).map(|given| given.barred);
-        if on(Mutant::ShareAfterAcquire) { at.map(|_| Timestamp::NONE) } else { at }
+        if on(Mutant::ShareAfterAcquire) { at.map(|_| Timestamp::default()) } else { at }
     }
 
     /// When the first window begins, later than the one that is open at that time, in which some may be spent.

@@ -2,7 +2,7 @@
 
 use crate::core::lease::{Lease, Segment, Unspent};
 use crate::core::rule::Rule;
-use crate::core::time::{Due, Instant, Timestamp};
+use crate::core::time::{Due, Instant, StoredTime, Timestamp};
 
 /// What this node was lent and has not spent.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Holdings {
     }
 
     /// Takes back up to `tokens` that were spent, from what is still held of those windows. Returns how many.
-    pub(super) fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
+    pub(super) fn refund(&mut self, now: Instant, tokens: u64, windows: &[Option<StoredTime>]) -> u64 {
         self.lease.refund(now, tokens, windows)
     }
 

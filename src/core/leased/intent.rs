@@ -190,7 +190,7 @@ pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
 
 /// Neither the store nor a peer has said anything of the key yet, as far as is remembered here.
 fn is_new(key: &LeasedKey) -> bool {
-    key.view.last_answered() == Instant::default()
+    key.view.last_answered().is_none()
 }
 
 /// Most tokens worth asking for: of a key that is new, the owner may lease as if it were alone with it.
@@ -442,12 +442,13 @@ mod tests {
         let mut key = LeasedKey::new(digest, b"k", &rule, 0, 2, clock);
         let at = |limit: &Limit| Timestamp(if limit.algorithm == Algorithm::Gcra { NOW.0 } else { 120_000_000 });
         let ends: Vec<_> = limits.iter().map(at).collect();
+        let windows: Vec<_> = ends.iter().map(|at| at.stored()).collect();
         key.view.note_answered(NOW);
         ends.iter().enumerate().for_each(|(index, at)| {
             key.view.note_counter(index, Counter { used: lent, prev: 0, at: *at });
         });
         key.holdings.account(&rule, NOW, NOW, Timestamp(NOW.0));
-        assert_eq!(key.holdings.add(Segment::new(&rule, 40, NOW, clock, &ends, false)), None);
+        assert_eq!(key.holdings.add(Segment::new(&rule, 40, NOW, clock, &windows, false)), None);
         key.demand.note_check(NOW);
         key
     }
@@ -542,7 +543,7 @@ mod tests {
     #[test]
     fn what_was_spent_of_a_bucket_is_told_before_it_counts_as_later() {
         let mut key = key("100/1s", 40);
-        key.view.note_lent(0, Timestamp(0), 40, &key.order(NOW));
+        key.view.note_lent(0, None, 40, &key.order(NOW));
         assert!(key.holdings.spend(NOW, 40));
         key.note_spent(NOW, 40);
         let closing = closes(&key).time().expect("an account closes");

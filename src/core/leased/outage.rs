@@ -15,7 +15,7 @@ use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::OnStoreLoss;
 use crate::core::share::{FallbackBudget, Lent, share_ppm};
-use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::Usage;
 
 /// Time after a failure until a key asks its store server again.
@@ -341,31 +341,36 @@ impl LeasedKey {
     /// The store gave no answer, so from `since` on this key is on its own. See [`Phase::Lost`] for `noticed`.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
         // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
-        let since = self.view.clock().latest(since.max(self.view.last_answered()));
+        let since = self.view.clock().latest(self.or_last_answer(since));
         // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
         // since then, and was spent.
         let (clock, to_come) = (self.view.clock().latest(now), self.to_come(now));
-        let comes = if to_come > Micros::ZERO { clock + to_come } else { Timestamp::NONE };
-        let came = if on(Mutant::ComesTwice) { Timestamp::NONE } else { self.last_came().min(clock) };
+        let comes = Some(clock + to_come).filter(|_| to_come > Micros::ZERO);
+        let came = self.last_came().map(|came| came.min(clock)).filter(|_| !on(Mutant::ComesTwice));
         if !self.is_away(now) && self.view.rule().has_share() {
             self.outage.open_book(self.view.rule(), clock, since, came.max(comes));
         }
         self.outage.lose(now + ASK_AGAIN, noticed);
     }
 
+    /// The later of a time, and of that at which the store last answered.
+    fn or_last_answer(&self, at: Instant) -> Instant {
+        self.view.last_answered().map_or(at, |answered| at.max(answered))
+    }
+
     /// The acquire that was lost left then. A connection shows a loss late: other nodes may have known of it since, and owe for
     /// shares of each window that has begun.
     pub(super) fn note_unanswered(&mut self, sent: Instant) {
-        let sent = self.view.clock().latest(sent.max(self.view.last_answered()));
-        self.outage.note_unanswered(sent);
+        let sent = self.view.clock().latest(self.or_last_answer(sent));
+        self.outage.note_unanswered(Some(sent));
     }
 
     /// When the last token that this node was lent of a bucket has come or will.
-    fn last_came(&self) -> Timestamp {
+    fn last_came(&self) -> Option<Timestamp> {
         let buckets =
             self.view.rule().limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra);
         let came = buckets.map(|(index, limit)| self.view.charged_of(index, 0).at - gcra::depth(limit));
-        came.max().unwrap_or(Timestamp::NONE)
+        came.max()
     }
 
     /// Ends the waits of an outage that are over at `now`.
@@ -461,8 +466,8 @@ impl LeasedKey {
     /// store what was lent of it, the store counts that again, and it stays.
     pub(super) fn void_ahead(&mut self, now: Instant, call: &Call, grant: &Grant) -> u64 {
         self.view.forget_ahead_of(&grant.counters);
-        let told = if let Op::Acquire(order) = call.op { order.known[0].at } else { Timestamp::NONE };
-        let restored = (told != Timestamp::NONE && told == grant.counters[0].at).then_some(told);
+        let told = if let Op::Acquire(order) = call.op { order.known[0].at.stored() } else { None };
+        let restored = told.map(StoredTime::time).filter(|told| *told == grant.counters[0].at);
         self.holdings.void_ahead(now, restored)
     }
 

@@ -9,15 +9,15 @@ use super::intent::Wish;
 use super::key::LeasedKey;
 use super::phase::Phase;
 use super::timers::longest_spent;
-use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, Op, StoreError};
+use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, OPEN, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
 use crate::core::context::Context;
 use crate::core::gcra;
 use crate::core::lease::Segment;
-use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Due, Instant, Micros};
 
 /// Pauses are longer by up to this fraction, at random, so that nodes that were answered at the same time do not ask
 /// at the same time.
@@ -151,7 +151,7 @@ fn take_acquired(
         let grant = outcome.ok()?;
         // The answer to an acquire that is no longer awaited. What it lends is held already or void, but its counters
         // may be news, unless the key was reset since.
-        if grant.epoch == key.view.epoch() || grant.reset && grant.now > key.view.heard() {
+        if grant.epoch == key.view.epoch() || grant.reset && Some(grant.now) > key.view.heard() {
             learn(key, cx, now, call, &grant);
         }
         return None;
@@ -177,7 +177,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     if let Some(claim) = &order.claim {
         key.note_claimed(sent, claim, order.window, grant);
     }
-    let is_refused = order.claim.is_some_and(|claim| grant.now > claim.frees_until);
+    let is_refused = order.claim.is_some_and(|claim| !claim.frees.at(grant.now));
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
     let phase = key.phase_after(now, order.need, grant.granted);
     if matches!(phase, Phase::Repaying { .. }) && key.owes(now) && grant.granted < order.need {
@@ -192,11 +192,11 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     cx.policy_stats(key.policy()).granted += granted;
     let paid = if ahead { 0 } else { pay_debt(key, cx, now, granted) };
     let paid = if ahead { 0 } else { paid + pay_credit(key, cx, granted - paid) };
-    let mut windows = [Timestamp::NONE; MAX_LIMITS];
+    let mut windows = OPEN;
     for (position, limit) in key.view.rule().limits.iter().enumerate() {
         let lender = if on(Mutant::LateReplyRebound) { key.view.counter(position) } else { grant.counters[position] };
         let at = lender.at;
-        windows[position] = if ahead { at + limit.period } else { at };
+        windows[position] = if ahead { at + limit.period } else { at }.stored();
     }
     // What it may not keep has been charged, or will be.
     let kept = order.held.saturating_sub(grant.not_kept);
@@ -330,7 +330,7 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: boo
     key.note_unanswered(acquire.sent);
     if !has_heard {
         // This node cannot know how long ago the others lost the store, so it takes them to have spent shares of this window.
-        key.outage.note_unanswered(Timestamp::NONE);
+        key.outage.note_unanswered(None);
     }
     if on(Mutant::WaiterDropped) {
         key.line.drop_all();

@@ -7,7 +7,7 @@
 
 use crate::core::call::Window;
 use crate::core::decision::Decision;
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
 
 /// Answers in a row without tokens, before the pause between two calls grows.
 const ANSWERS_BEFORE_LONGER: u8 = 3;
@@ -51,8 +51,8 @@ pub(super) struct Promise {
 /// The plan to lease a part of the next window, which a key in use makes once per window.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    /// When that window begins; no time before the first plan.
-    begins: Timestamp,
+    /// When that window begins; `None` before the first plan.
+    begins: Option<StoredTime>,
     /// When the part is to be leased; never after it was, or when there was a reason not to.
     at: Due,
 }
@@ -62,7 +62,7 @@ impl Paces {
         fruitless: 0,
         paced_until: Due::AT_ONCE,
         promise: None,
-        plan: Plan { begins: Timestamp::NONE, at: Due::NEVER },
+        plan: Plan { begins: None, at: Due::NEVER },
         crowded_until: Due::AT_ONCE,
     };
 }
@@ -181,12 +181,12 @@ impl Pacing {
 
     /// Whether a plan for the window that begins at that time was made.
     pub(super) fn has_planned(&self, begins: Timestamp) -> bool {
-        self.paces().plan.begins == begins
+        self.paces().plan.begins == begins.stored()
     }
 
     /// Plans to lease a part of the window that begins at that time.
     pub(super) fn plan_ahead(&mut self, begins: Timestamp, at: Instant) {
-        self.paces_mut().plan = Plan { begins, at: Due::at(at) };
+        self.paces_mut().plan = Plan { begins: begins.stored(), at: Due::at(at) };
     }
 
     /// When a part of the next window is to be leased.
@@ -197,7 +197,8 @@ impl Pacing {
     /// The window of which to lease a part, if it is time.
     pub(super) fn plan_due(&self, now: Instant) -> Option<Window> {
         let plan = self.paces().plan;
-        plan.at.has_come(now).then_some(Window::Next { begins: plan.begins })
+        let begins = plan.begins.filter(|_| plan.at.has_come(now))?;
+        Some(Window::Next { begins: begins.time() })
     }
 
     /// Drops a plan whose time has come, because it was carried out or there was a reason not to.

@@ -11,7 +11,7 @@ use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::{FleetView, PastUsage};
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::{Count, PeerIndex, ReportTerms, Usage, Window};
 
 /// While peers report that all is spent, the store is asked at least this often.
@@ -50,12 +50,12 @@ impl LeasedKey {
 
     /// Records what this node has admitted in the present window. Also called before another one begins.
     pub(super) fn note_window(&mut self, index: usize) {
-        let at = self.view.counter(index).at;
-        if !self.peers.is_kept() || at.is_none() || !has_windows(&self.view.rule().limits[index]) {
+        let counter = self.view.counter(index);
+        if !self.peers.is_kept() || counter.is_unopened() || !has_windows(&self.view.rule().limits[index]) {
             return;
         }
         let count = self.admitted(index);
-        self.peers.note_own(index, at, count);
+        self.peers.note_own(index, self.view.counter(index).at, count);
     }
 
     /// Records what this node has admitted in windows that are over at this time of the store's clock.
@@ -79,9 +79,9 @@ impl LeasedKey {
     }
 
     /// Records that the store is asked to take back tokens that were charged in these windows; none: in the present ones.
-    pub(super) fn note_refund_in_store(&mut self, tokens: u64, charged: &[Timestamp]) {
+    pub(super) fn note_refund_in_store(&mut self, tokens: u64, charged: &[Option<StoredTime>]) {
         let windows = self.view.windows().zip(charged);
-        let windows = windows.map(|(at, charged)| if charged.is_none() { at } else { *charged });
+        let windows = windows.map(|(at, charged)| charged.map_or(at, StoredTime::time));
         self.peers.note_refund_in_store(windows, tokens);
     }
 
@@ -228,7 +228,7 @@ impl LeasedKey {
         let limit = &self.view.rule().limits[index];
         // A node that does not know yet how many nodes there are has no part. If the store has answered before the node knew,
         // the others lease what is left, and it has none of this loss any more.
-        let is_found = || self.outage.phase().until().is_some_and(|until| until - GRACE < fleet.settles);
+        let is_found = || self.outage.phase().until().is_some_and(|until| Some(until - GRACE) < fleet.settles);
         if (!fleet.is_settled || is_found()) && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
@@ -237,7 +237,8 @@ impl LeasedKey {
             return crate::core::share::share_ppm(self.view.nodes().max(fleet.largest).max(fleet.live));
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
-        let everybody = fleet.is_whole() && self.view.clock().earliest(fleet.heard) >= ended + SETTLING;
+        let has_ended = |heard| self.view.clock().earliest(heard) >= ended + SETTLING;
+        let everybody = fleet.is_whole() && fleet.heard.is_some_and(has_ended);
         let back = |windows: u64| {
             self.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))
         };
@@ -252,10 +253,8 @@ impl LeasedKey {
         // windows up to two, and a node that nobody asked meanwhile by as many windows later as have begun since the store last
         // answered it. So a node takes the means that end with any of these windows: of its own the least, of all nodes
         // together the greatest. One of those means all nodes have in common.
-        let quiet = match self.view.heard() {
-            Timestamp::NONE => 0,
-            heard => (lost.0 / limit.period.0).saturating_sub(heard.0 / limit.period.0),
-        };
+        let passed = |heard: Timestamp| (lost.0 / limit.period.0).saturating_sub(heard.0 / limit.period.0);
+        let quiet = self.view.heard().map_or(0, passed);
         let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
         let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);

@@ -273,15 +273,15 @@ impl Outage {
 
     /// The store was lost at `since`, and it is `now`. A share begins with that, or goes on. What the store lent of a bucket has come
     /// at `came`.
-    pub(super) fn open_book(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Timestamp) {
+    pub(super) fn open_book(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Option<Timestamp>) {
         match self.book_mut() {
             Some(book) => book.reopen(rule, now, since, came),
-            None => self.put_book(Box::new(FallbackBudget::open(rule, since.max(came)))),
+            None => self.put_book(Box::new(FallbackBudget::open(rule, came.map_or(since, |came| since.max(came))))),
         }
     }
 
-    /// A call that left then was not answered before the loss.
-    pub(super) fn note_unanswered(&mut self, sent: Timestamp) {
+    /// A call that left then was not answered before the loss; `None`: one that left before anything is known of the store.
+    pub(super) fn note_unanswered(&mut self, sent: Option<Timestamp>) {
         if let Some(book) = self.book_mut() {
             book.note_unanswered(sent);
         }

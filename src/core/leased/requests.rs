@@ -7,16 +7,15 @@ use super::intent::{Wish, may_relay, wants_tokens};
 use super::key::LeasedKey;
 use crate::core::answer::{Resolution, overload};
 use crate::core::batch::refill_interval;
-use crate::core::call::{OPEN, Op};
+use crate::core::call::{OPEN, Op, Windows};
 use crate::core::calls::Waiter;
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Source};
 use crate::core::holds::{Charge, is_open};
-use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::{Outcome, Request, Ticket};
 use crate::core::rule::Rule;
-use crate::core::time::{Instant, Timestamp};
+use crate::core::time::Instant;
 use crate::core::usage::{PeerIndex, Usage};
 
 /// Brings a key up to date before a request, with the limits that apply now.
@@ -169,7 +168,7 @@ pub(in crate::core) fn take_back(
     cx: &mut Context,
     now: Instant,
     cost: u64,
-    windows: [Timestamp; MAX_LIMITS],
+    windows: Windows,
 ) -> Outcome {
     // If no more calls may wait, the store cannot be asked to take back its part. Then nothing is taken back here
     // either.

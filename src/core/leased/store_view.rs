@@ -8,7 +8,9 @@
 
 use std::sync::Arc;
 
-use crate::core::call::{Acquire, Ages, CALL_LIFE, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Known, Op, Voided};
+use crate::core::call::{
+    Acquire, Ages, CALL_LIFE, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Known, Op, Voided, Windows,
+};
 use crate::core::gcra;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -16,7 +18,7 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 
 /// What is known of one key in the store.
 #[derive(Debug)]
@@ -29,15 +31,12 @@ pub(super) struct StoreView {
     clock: StoreClock,
     /// The round trip of the latest answer.
     trip: Micros,
-    /// When the store last answered, about these limits or those before; zero: never.
-    answered: Instant,
-    /// It has answered about these.
-    is_known: bool,
+    answer: LastAnswer,
     /// The store's time in the latest answer that counts.
-    heard: Timestamp,
+    heard: Option<StoredTime>,
     /// The store's time from which on it has dropped the key by itself, unless another node has asked for it since this one was
     /// last lent something.
-    expires: Timestamp,
+    expires: Option<StoredTime>,
     epoch: u64,
     /// The id of the last acquire or return that was answered. What is known of this node's account is as of that
     /// call.
@@ -62,29 +61,54 @@ struct LimitView {
     full_at: Instant,
 }
 
+/// The store's last answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastAnswer {
+    /// It has never answered.
+    None,
+    /// It answered then, when other limits applied.
+    AboutOthers(Instant),
+    /// It answered then, about these limits.
+    AboutThese(Instant),
+}
+
+impl LastAnswer {
+    fn time(self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::AboutOthers(at) | Self::AboutThese(at) => Some(at),
+        }
+    }
+
+    /// The same when other limits apply from now on.
+    fn of_limits_before(self) -> Self {
+        self.time().map_or(Self::None, Self::AboutOthers)
+    }
+}
+
 /// What this node was lent of one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LentOf {
-    /// `Counter::at` of the window; zero for none.
-    pub(super) window: Timestamp,
+    /// `Counter::at` of the window.
+    pub(super) window: Option<StoredTime>,
     pub(super) tokens: u64,
 }
 
 impl LentOf {
     /// The tokens, if they are of `window`.
     fn of(self, window: Timestamp) -> u64 {
-        if self.window == window { self.tokens } else { 0 }
+        if self.window == window.stored() { self.tokens } else { 0 }
     }
 
     /// Adds tokens, if they are of the same window.
-    fn add(&mut self, window: Timestamp, tokens: u64) {
+    fn add(&mut self, window: Option<StoredTime>, tokens: u64) {
         if self.window == window {
             self.tokens = self.tokens.saturating_add(tokens);
         }
     }
 
     /// Removes tokens, if they are of the same window.
-    fn take(&mut self, window: Timestamp, tokens: u64) {
+    fn take(&mut self, window: Option<StoredTime>, tokens: u64) {
         if self.window == window {
             self.tokens = self.tokens.saturating_sub(tokens);
         }
@@ -100,10 +124,9 @@ impl StoreView {
             ahead: LentOf::default(),
             clock,
             trip: Micros::ZERO,
-            answered: Instant::default(),
-            is_known: false,
-            heard: Timestamp::NONE,
-            expires: Timestamp::NONE,
+            answer: LastAnswer::None,
+            heard: None,
+            expires: None,
             epoch: 0,
             accounted: 0,
             nodes,
@@ -165,25 +188,25 @@ impl StoreView {
     /// The latest time that the store's clock can show. This node's clock may be slow, so it is at least the time in
     /// the latest answer.
     pub(super) fn latest_heard(&self, now: Instant) -> Timestamp {
-        self.clock.latest(now).max(self.heard)
+        self.clock.latest(now).max(self.heard().unwrap_or_default())
     }
 
     /// Until when the store may execute an acquire that is first sent now: see [`Acquire::until`]. Where the store's clock is
     /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest. Of a
     /// key of which it has answered nothing yet, `heard` is its clock, which may be that of another master.
-    pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Timestamp {
+    pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Option<Timestamp> {
         let is_known = self.trip != Micros::ZERO;
-        let Some(clock) = (if is_known { Some(&self.clock) } else { heard }) else { return Timestamp::NONE };
+        let clock = if is_known { &self.clock } else { heard? };
         let (earliest, latest) = (clock.surely(now), clock.at_most(now));
         let likeliest = earliest + Micros(latest.since(earliest).0 / 2);
         let around = likeliest - HALF_CALL_LIFE;
         let begins = if is_known { earliest.max(around) } else { around };
-        begins + CALL_LIFE
+        Some(begins + CALL_LIFE)
     }
 
     /// The store's time in the latest answer that counts.
-    pub(super) fn heard(&self) -> Timestamp {
-        self.heard
+    pub(super) fn heard(&self) -> Option<Timestamp> {
+        self.heard.map(StoredTime::time)
     }
 
     /// The round trip of the latest answer.
@@ -193,12 +216,12 @@ impl StoreView {
 
     /// When the store last answered about these limits.
     pub(super) fn answered(&self) -> Option<Instant> {
-        self.is_known.then_some(self.answered)
+        if let LastAnswer::AboutThese(at) = self.answer { Some(at) } else { None }
     }
 
-    /// When it last answered, about these limits or those before; zero: never.
-    pub(super) fn last_answered(&self) -> Instant {
-        self.answered
+    /// When it last answered, about these limits or those before.
+    pub(super) fn last_answered(&self) -> Option<Instant> {
+        self.answer.time()
     }
 
     /// The key's epoch; zero when none is known.
@@ -233,7 +256,7 @@ impl StoreView {
 
     /// Whether tokens of the present window were lent before it began.
     pub(super) fn is_lent_ahead(&self) -> bool {
-        self.limits.first().is_some_and(|known| known.counter.at == self.ahead.window)
+        self.limits.first().is_some_and(|known| known.counter.at.stored() == self.ahead.window)
     }
 
     /// Whether the call was sent under the limits that apply now. Otherwise the counters in its answer are of other
@@ -249,8 +272,8 @@ impl StoreView {
         // A bucket's time may have gone back since, as tokens were taken back.
         let limits = self.limits().zip(&grant.counters);
         let mut windows = limits.filter(|((limit, _), _)| limit.algorithm != Algorithm::Gcra);
-        let older =
-            grant.now < self.heard && windows.all(|((_, known), fresh)| fresh.at <= known.at || known.at.is_none());
+        let older = Some(grant.now) < self.heard()
+            && windows.all(|((_, known), fresh)| fresh.at <= known.at || known.is_unopened());
         older && sent_before && self.clock.agrees(&StoreClock::new(call.sent_at, now, grant.now))
     }
 
@@ -262,7 +285,7 @@ impl StoreView {
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
         self.limits = PerLimit::of_each(LimitView::default(), rule.limits.len());
-        (self.ahead, self.is_known) = (LentOf::default(), false);
+        (self.ahead, self.answer) = (LentOf::default(), self.answer.of_limits_before());
         self.rule = rule.clone();
     }
 
@@ -302,7 +325,7 @@ impl StoreView {
             let window = counter.at;
             counter.roll(limit, latest);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
-                known.before = LentOf { window, tokens: known.lent };
+                known.before = LentOf { window: window.stored(), tokens: known.lent };
                 let ahead = self.ahead.of(counter.at);
                 known.lent = if on(Mutant::UsageCarriedOver) { known.lent + ahead } else { ahead };
                 begun = Some(ahead);
@@ -313,15 +336,17 @@ impl StoreView {
 
     /// Records the store's clock in an answer.
     pub(super) fn note_clock(&mut self, clock: StoreClock) {
-        self.clock = if self.is_known { self.clock.refined(clock) } else { clock };
+        self.clock = if self.answered().is_some() { self.clock.refined(clock) } else { clock };
         self.trip = clock.trip();
     }
 
     /// Records what a peer says of the store's clock, as far as that is within what is known of it. Returns whether it can be
     /// the same clock.
     pub(super) fn narrow_clock(&mut self, now: Instant, said: StoreClock) -> bool {
-        let is_known = self.answered != Instant::default();
-        let Some(clock) = (if is_known { self.clock.narrowed(now, &said) } else { Some(said) }) else { return false };
+        let Some(clock) = (if self.last_answered().is_some() { self.clock.narrowed(now, &said) } else { Some(said) })
+        else {
+            return false;
+        };
         (self.clock, self.trip) = (clock, said.trip());
         true
     }
@@ -337,12 +362,12 @@ impl StoreView {
 
     /// Records that the store has answered about these limits.
     pub(super) fn note_answered(&mut self, now: Instant) {
-        (self.answered, self.is_known) = (now, true);
+        self.answer = LastAnswer::AboutThese(now);
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
     pub(super) fn note_heard(&mut self, store: Timestamp, epoch: u64) {
-        self.heard = store;
+        self.heard = store.stored();
         if epoch != 0 {
             self.epoch = epoch;
         }
@@ -351,7 +376,7 @@ impl StoreView {
     /// Records for how long the store keeps the key after an acquire. An answer that is given once more renews nothing.
     pub(super) fn note_kept(&mut self, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
-            self.expires = lifetime::expires_at(&self.rule.limits, &grant.counters, grant.now);
+            self.expires = lifetime::expires_at(&self.rule.limits, &grant.counters, grant.now).stored();
         }
     }
 
@@ -360,7 +385,7 @@ impl StoreView {
     /// nothing is lost.
     pub(super) fn shows_loss(&self, grant: &Grant) -> bool {
         let is_another = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
-        let has_expired = self.expires.is_some() && grant.now >= self.expires && !self.is_lent_any();
+        let has_expired = self.expires.is_some_and(|expires| grant.now >= expires.time()) && !self.is_lent_any();
         is_another && (!has_expired || on(Mutant::ExpiryTakenForLoss))
     }
 
@@ -374,11 +399,11 @@ impl StoreView {
     }
 
     /// Records tokens that an acquire was granted of a limit's window.
-    pub(super) fn note_lent(&mut self, index: usize, window: Timestamp, granted: u64, order: &Acquire) {
+    pub(super) fn note_lent(&mut self, index: usize, window: Option<StoredTime>, granted: u64, order: &Acquire) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
         if limit.algorithm == Algorithm::Gcra {
             known.lent = order.held + granted.saturating_sub(order.need);
-        } else if known.counter.at == window {
+        } else if known.counter.at.stored() == window {
             known.lent += granted;
         } else {
             known.before.add(window, granted);
@@ -386,17 +411,17 @@ impl StoreView {
     }
 
     /// Records tokens that are lent of the next window.
-    pub(super) fn note_lent_ahead(&mut self, window: Timestamp, tokens: u64) {
+    pub(super) fn note_lent_ahead(&mut self, window: Option<StoredTime>, tokens: u64) {
         self.ahead = LentOf { window, tokens };
     }
 
     /// Records that tokens of these windows are returned. From now on they count as being in the store, so that
     /// nobody is denied for want of them; and they are known to be unspent, whichever of these windows the next
     /// answer shows to be open.
-    pub(super) fn note_returned(&mut self, tokens: u64, windows: &[Timestamp; MAX_LIMITS]) {
+    pub(super) fn note_returned(&mut self, tokens: u64, windows: &Windows) {
         for ((limit, known), window) in self.rule.limits.iter().zip(&mut self.limits).zip(windows) {
             if limit.algorithm != Algorithm::Gcra {
-                if known.counter.at == *window {
+                if known.counter.at.stored() == *window {
                     known.lent = known.lent.saturating_sub(tokens);
                 }
                 known.counter.credit_lent(limit, tokens, *window);
@@ -407,7 +432,7 @@ impl StoreView {
     }
 
     /// Records that tokens of that window lapse: they count as left while the window is known to be open.
-    pub(super) fn note_lapsed(&mut self, tokens: u64, window: Timestamp) {
+    pub(super) fn note_lapsed(&mut self, tokens: u64, window: Option<StoredTime>) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             known.counter.credit_lent(limit, tokens, window);
         }
@@ -537,7 +562,7 @@ impl StoreView {
     /// lent, of the one before, as long as that may still be open.
     pub(super) fn known(&self, now: Instant, held: u64) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
-        if !self.is_known || on(Mutant::KnownNotSent) {
+        if self.answered().is_none() || on(Mutant::KnownNotSent) {
             return known;
         }
         let earliest = self.clock.earliest(now);
@@ -545,13 +570,13 @@ impl StoreView {
             let gcra = limit.algorithm == Algorithm::Gcra;
             // The store knows the reported spending of a bucket by its TAT; and held tokens are no loss.
             let used = if gcra { view.lent.saturating_sub(held) } else { view.lent };
-            let before = view.before;
-            let end = if limit.algorithm == Algorithm::Sliding { before.window + limit.period } else { before.window };
-            let is_before = !gcra && used == 0 && before.tokens > 0 && earliest < end;
-            *known = if is_before {
-                Known { used: before.tokens, at: before.window }
-            } else {
-                Known { used, at: view.counter.at }
+            let before = view.before.window.map(StoredTime::time).filter(|at| {
+                let end = if limit.algorithm == Algorithm::Sliding { *at + limit.period } else { *at };
+                !gcra && used == 0 && view.before.tokens > 0 && earliest < end
+            });
+            *known = match before {
+                Some(at) => Known { used: view.before.tokens, at },
+                None => Known { used, at: view.counter.at },
             };
         }
         known
@@ -588,11 +613,11 @@ mod tests {
             held,
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
-            until: Timestamp::NONE,
+            until: None,
             claim: None,
         };
         view.note_counter(0, Counter { used: 8, prev: 0, at: now });
-        view.note_lent(0, now, 8, &order(0));
+        view.note_lent(0, now.stored(), 8, &order(0));
         view.note_spent(start, 6, 8);
         let digest = crate::core::key::Digest(0);
         let call = Call { id: 1, digest, rule: rule.clone(), op: Op::Acquire(order(2)), sent_at: start };

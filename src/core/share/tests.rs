@@ -68,13 +68,13 @@ fn a_buckets_share_has_nothing_of_what_the_store_lent_between_two_losses() {
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_000_000), 94);
     book.pay(&rule, Timestamp(2_000_000), 94);
     // Another loss: until it began the store has lent all that came.
-    book.reopen(&rule, Timestamp(3_000_000), Timestamp(3_000_000), Timestamp(2_900_000));
+    book.reopen(&rule, Timestamp(3_000_000), Timestamp(3_000_000), Some(Timestamp(2_900_000)));
     assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_000_000), 0);
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_500_000), 47);
     // The same one, within a second: the last that was lent has come at 3.7 s.
     book.pay(&rule, Timestamp(3_500_000), 47);
-    book.reopen(&rule, Timestamp(3_800_000), Timestamp(3_800_000), Timestamp(3_700_000));
+    book.reopen(&rule, Timestamp(3_800_000), Timestamp(3_800_000), Some(Timestamp(3_700_000)));
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_700_000), 0);
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 4_200_000), 47);
 }
@@ -83,7 +83,7 @@ fn a_buckets_share_has_nothing_of_what_the_store_lent_between_two_losses() {
 fn a_buckets_share_that_nothing_was_spent_of_fills_up_after_what_the_store_has_lent() {
     let rule = rule("100/1s burst 100");
     let mut book = FallbackBudget::open(&rule, Timestamp(1_000_000));
-    book.reopen(&rule, Timestamp(1_800_000), Timestamp(1_700_000), Timestamp(1_600_000));
+    book.reopen(&rule, Timestamp(1_800_000), Timestamp(1_700_000), Some(Timestamp(1_600_000)));
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 1_600_000), 0);
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_100_000), 47);
 }
@@ -94,7 +94,7 @@ fn a_bucket_owes_in_the_next_loss_what_it_has_not_paid_and_still_remembers() {
     let mut book = FallbackBudget::open(&rule, Timestamp(1_000_000));
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_000_000), 94);
     let owed = book.debt(&rule, Timestamp(2_500_000));
-    book.reopen(&rule, Timestamp(2_500_000), Timestamp(2_500_000), Timestamp::NONE);
+    book.reopen(&rule, Timestamp(2_500_000), Timestamp(2_500_000), None);
     assert_eq!(book.debt(&rule, Timestamp(2_500_000)), owed);
     assert!((1..94).contains(&owed), "{owed}");
 }

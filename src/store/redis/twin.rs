@@ -4,7 +4,7 @@
 //! what it does with Redis; commands come as bytes and go as bytes, and whoever listens carries them. Reads arguments as
 //! `store/script.rs` writes them. Knows no socket and no clock.
 
-use crate::core::call::{Acquire, Call, Claim, Grant, Known, Occupy, Op, Voided, Window};
+use crate::core::call::{Acquire, Call, Claim, Frees, Grant, Known, Occupy, Op, Voided, Window};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::policy::{OnStoreLoss, Rule};
@@ -135,9 +135,9 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
                 ask.known[index] = Known { used: numbers.next()?, at: numbers.time()? };
             }
             Op::Return { windows, ages, .. } => {
-                (ages[index], windows[index]) = (numbers.span()?, numbers.time()?);
+                (ages[index], windows[index]) = (numbers.span()?, numbers.time()?.stored());
             }
-            Op::Refund { windows, .. } => windows[index] = numbers.time()?,
+            Op::Refund { windows, .. } => windows[index] = numbers.time()?.stored(),
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
     }
@@ -155,17 +155,17 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             need: head.next()?,
             want: head.next()?,
             least: head.next()?,
-            window: Window::from_wire(head.time()?),
+            window: Window::from_wire(head.next()?),
             epoch: head.next()?,
             held: head.next()?,
             ages: Default::default(),
             known: Default::default(),
-            until: head.time()?,
+            until: Some(head.time()?).filter(|until| until.0 > 0),
             claim: match is_entitled {
                 true => Some(Claim {
                     believes: head.next()?.checked_sub(1),
                     wishes: head.next()?,
-                    frees_until: head.time()?,
+                    frees: Frees::from_wire(head.next()?),
                     owes: if script.ends_with(" bucket") { head.next()? } else { 0 },
                 }),
                 false => None,
@@ -214,6 +214,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::core::call::OPEN;
     use crate::store::script::{Caller, Script};
 
     fn calls() -> Vec<Call> {
@@ -221,14 +222,12 @@ mod tests {
         let mut limits: Vec<_> = limits.iter().map(|text| Limit::parse(text).expect("a limit")).collect();
         // As the scripts are told it: in lowest terms.
         limits[1] = Limit::gcra(1, Micros::from_millis(500), 7).expect("a limit");
-        let (mut known, mut ages, mut windows) =
-            ([Known::default(); MAX_LIMITS], [Micros(0); MAX_LIMITS], Default::default());
+        let (mut known, mut ages, mut windows) = ([Known::default(); MAX_LIMITS], [Micros(0); MAX_LIMITS], OPEN);
         for index in 0..limits.len() {
             let n = index as u64 + 1;
             known[index] = Known { used: n, at: Timestamp(10 * n) };
             ages[index] = Micros(100 * n);
-            let windows: &mut [Timestamp; MAX_LIMITS] = &mut windows;
-            windows[index] = Timestamp(1_000 * n);
+            windows[index] = Timestamp(1_000 * n).stored();
         }
         let window = Window::Next { begins: Timestamp(77) };
         let voids = Voided { id: 4, need: 5, told: 6, spent: 7, answered: 8 };
@@ -242,7 +241,7 @@ mod tests {
                 held: 6,
                 ages,
                 known,
-                until: Timestamp(7),
+                until: Some(Timestamp(7)),
                 claim: None,
             }),
             Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
