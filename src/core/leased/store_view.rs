@@ -31,7 +31,10 @@ pub(super) struct StoreView {
     clock: StoreClock,
     /// The round trip of the latest answer.
     trip: Micros,
-    answer: LastAnswer,
+    /// When the store last answered, if it has.
+    answered_at: Instant,
+    /// About what.
+    answered: Answered,
     /// The store's time in the latest answer that counts.
     heard: Option<StoredTime>,
     /// The store's time from which on it has dropped the key by itself, unless another node has asked for it since this one was
@@ -61,29 +64,15 @@ struct LimitView {
     full_at: Instant,
 }
 
-/// The store's last answer.
+/// What the store has answered about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LastAnswer {
+enum Answered {
     /// It has never answered.
-    None,
-    /// It answered then, when other limits applied.
-    AboutOthers(Instant),
-    /// It answered then, about these limits.
-    AboutThese(Instant),
-}
-
-impl LastAnswer {
-    fn time(self) -> Option<Instant> {
-        match self {
-            Self::None => None,
-            Self::AboutOthers(at) | Self::AboutThese(at) => Some(at),
-        }
-    }
-
-    /// The same when other limits apply from now on.
-    fn of_limits_before(self) -> Self {
-        self.time().map_or(Self::None, Self::AboutOthers)
-    }
+    Nothing,
+    /// The limits before these.
+    OtherLimits,
+    /// The limits that apply.
+    TheseLimits,
 }
 
 /// What this node was lent of one window.
@@ -124,7 +113,8 @@ impl StoreView {
             ahead: LentOf::default(),
             clock,
             trip: Micros::ZERO,
-            answer: LastAnswer::None,
+            answered_at: Instant::default(),
+            answered: Answered::Nothing,
             heard: None,
             expires: None,
             epoch: 0,
@@ -216,12 +206,12 @@ impl StoreView {
 
     /// When the store last answered about these limits.
     pub(super) fn answered(&self) -> Option<Instant> {
-        if let LastAnswer::AboutThese(at) = self.answer { Some(at) } else { None }
+        (self.answered == Answered::TheseLimits).then_some(self.answered_at)
     }
 
     /// When it last answered, about these limits or those before.
     pub(super) fn last_answered(&self) -> Option<Instant> {
-        self.answer.time()
+        (self.answered != Answered::Nothing).then_some(self.answered_at)
     }
 
     /// The key's epoch; zero when none is known.
@@ -285,7 +275,10 @@ impl StoreView {
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
         self.limits = PerLimit::of_each(LimitView::default(), rule.limits.len());
-        (self.ahead, self.answer) = (LentOf::default(), self.answer.of_limits_before());
+        if self.answered == Answered::TheseLimits {
+            self.answered = Answered::OtherLimits;
+        }
+        self.ahead = LentOf::default();
         self.rule = rule.clone();
     }
 
@@ -362,7 +355,7 @@ impl StoreView {
 
     /// Records that the store has answered about these limits.
     pub(super) fn note_answered(&mut self, now: Instant) {
-        self.answer = LastAnswer::AboutThese(now);
+        (self.answered, self.answered_at) = (Answered::TheseLimits, now);
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
