@@ -510,7 +510,7 @@ impl LeasedKey {
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
-        self.view.note_heard(grant.now, grant.epoch);
+        self.view.note_heard(grant);
         self.view.note_kept(call, grant);
         for index in 0..self.view.rule().limits.len() {
             let fresh = grant.counters[index];
@@ -536,6 +536,7 @@ impl LeasedKey {
     /// nothing yet.
     pub(super) fn begin_anew(&mut self) {
         self.view.forget_lent();
+        self.holdings.forget_spent();
         self.line.forget_answers();
         self.outage.forgive_credit();
         self.pacing.begin_anew();

@@ -39,6 +39,8 @@ pub(super) struct StoreView {
     /// last lent something.
     expires: Timestamp,
     epoch: u64,
+    /// A reset began that epoch.
+    is_reset: bool,
     /// The id of the last acquire or return that was answered. What is known of this node's account is as of that
     /// call.
     accounted: u64,
@@ -105,6 +107,7 @@ impl StoreView {
             heard: Timestamp::NONE,
             expires: Timestamp::NONE,
             epoch: 0,
+            is_reset: false,
             accounted: 0,
             nodes,
             confirmed: None,
@@ -204,6 +207,12 @@ impl StoreView {
     /// The key's epoch; zero when none is known.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Whether the key was reset after something was charged under that epoch, so that the store counts nothing of it any more.
+    /// What a store has lost otherwise it is told again.
+    pub(super) fn was_reset_since(&self, epoch: u64) -> bool {
+        self.is_reset && epoch != 0 && epoch != self.epoch
     }
 
     /// How many nodes use the key, as the store last counted.
@@ -341,10 +350,10 @@ impl StoreView {
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
-    pub(super) fn note_heard(&mut self, store: Timestamp, epoch: u64) {
-        self.heard = store;
-        if epoch != 0 {
-            self.epoch = epoch;
+    pub(super) fn note_heard(&mut self, grant: &Grant) {
+        self.heard = grant.now;
+        if grant.epoch != 0 {
+            (self.epoch, self.is_reset) = (grant.epoch, grant.reset);
         }
     }
 
