@@ -234,6 +234,15 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
+    /// The same of a node that says that it holds so many.
+    pub(super) fn called_holding(&mut self, observer: &mut dyn Observer, at: u64, id: u64, [want, holds]: [u64; 2]) {
+        let mut call = self.acquire(id, want);
+        if let Op::Acquire(order) = &mut call.op {
+            order.held = holds;
+        }
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
     /// A node learns that it was lent so many.
     pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u64) {
         self.settled_in(observer, at, [0, id], tokens);
