@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use rationd::core::call::{Op, StoreError};
+use rationd::core::call::{Call, Op, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
@@ -66,6 +66,59 @@ fn what_was_never_counted_is_not_given_back() {
     let held = bench.held();
     assert!(give_back(&mut bench, 4, &Charge { is_counted: false, ..charge }));
     assert_eq!((bench.held(), refunds(&mut bench)), (held, vec![]));
+}
+
+/// Others have reset the key, of which the node hears as it asks for ten. It holds four more.
+fn reset_since(limit: &str) -> (Bench, Charge) {
+    let (mut bench, charge) = charged_bucket(limit, 100);
+    (bench.epoch, bench.was_reset, bench.used) = (6, true, 0);
+    assert_eq!(bench.check(10), None);
+    let order = bench.acquire();
+    bench.grant(&order, 14);
+    assert_eq!((bench.replies(), bench.held()), (vec![Verdict::Allow], 4), "{limit}");
+    (bench, charge)
+}
+
+/// The store has forgotten it together with the charge, and counts what was spent since.
+#[test]
+fn what_was_charged_before_a_reset_is_not_given_back() {
+    for limit in ["1000/100s", "1000/100s fixed"] {
+        let (mut bench, charge) = reset_since(limit);
+        assert!(give_back(&mut bench, 2, &charge), "{limit}");
+        assert_eq!((bench.held(), refunds(&mut bench)), (4, vec![]), "{limit}");
+        assert!(give_back(&mut bench, 2, &Charge { epoch: 6, ..charge }), "{limit}");
+        assert_eq!(bench.held(), 6, "{limit}: ten were spent here since");
+    }
+}
+
+/// The node was lent none of it under this epoch, and others have spent most of what the bucket owes.
+#[test]
+fn what_a_client_takes_back_of_before_a_reset_is_the_stores_to_decide() {
+    let (mut bench, _) = reset_since("1000/100s");
+    bench.owed_by_others = 100;
+    for _ in 0..4 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    let order = bench.acquire();
+    bench.grant(&order, 1);
+    assert!(!bench.refund(15), "fourteen were spent here since");
+    let told = bench.calls();
+    let is_refund = |call: &&Call| matches!(call.op, Op::Refund { .. });
+    told.iter().filter(|call| !is_refund(call)).for_each(|call| bench.grant(call, 0));
+    assert_eq!(told.iter().chain(&bench.calls()).filter(is_refund).count(), 1);
+}
+
+/// A store that has lost its data is told again what was charged.
+#[test]
+fn what_was_charged_before_a_loss_is_given_back() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 100);
+    bench.epoch = 6;
+    assert_eq!(bench.check(1), None);
+    let order = bench.acquire();
+    bench.grant(&order, 0);
+    bench.calls();
+    assert!(!give_back(&mut bench, 2, &charge));
+    assert_eq!(refunds(&mut bench).len(), 1);
 }
 
 /// What a lone node admits of a window on its share, where ten were held and so many of them given back.

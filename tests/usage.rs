@@ -165,6 +165,28 @@ fn a_store_that_lends_refutes_what_peers_told_for_that_window() {
     assert_eq!(bench.check(1), None, "the store is asked, whatever a peer says");
 }
 
+/// What a client takes back meanwhile stays here, so that by the time of the answer less than all is spent.
+#[test]
+fn a_store_that_lends_refutes_what_denied_a_check_before_tokens_were_taken_back() {
+    for lends in [true, false] {
+        let mut bench = bench_of(3, "100/10s fixed");
+        bench.hold(5);
+        spend(&mut bench, 5);
+        hear(&mut bench, PEER, 91);
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "nine were spent here");
+        let call = bench.acquire();
+        assert!(bench.refund(3));
+        bench.used = 90;
+        bench.grant(&call, if lends { 2 } else { 0 });
+        for _ in 0..if lends { 5 } else { 3 } {
+            assert_eq!(bench.check(1), Some(Verdict::Allow));
+        }
+        hear(&mut bench, PEER, 100);
+        let denied = bench.check(1).map(|_| bench.last.expect("it is decided").source);
+        assert_eq!(denied, Some(Source::Prefilter).filter(|_| !lends), "{lends}");
+    }
+}
+
 #[test]
 fn who_has_had_no_answer_of_the_store_knows_of_no_window_that_peers_have_spent() {
     let mut bench = bench_of(3, "100/10s fixed");

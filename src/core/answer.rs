@@ -93,6 +93,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
         source: ending.source,
         limit_index: index as u8, // at most MAX_LIMITS
         slot: None,
+        epoch: 0,
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Decision {
     pub limit_index: u8,
     /// The permit that an admission took of a concurrent limit, unique on this node.
     pub slot: Option<NonZeroU64>,
+    /// The epoch of the key as its node knew it, under which an admission was charged; 0 where it knew none.
+    pub epoch: u64,
 }
 
 impl Reason {

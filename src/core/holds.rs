@@ -39,6 +39,8 @@ pub struct Charge {
     pub source: Source,
     /// The limits were charged. They were not if the policy admits without counting.
     pub is_counted: bool,
+    /// The key's epoch that was charged; 0 where it was not known. A reset begins another, which knows nothing of the charge.
+    pub epoch: u64,
 }
 
 /// All holds of a daemon. A hold is a charge, and data of the driver.
@@ -129,9 +131,9 @@ impl Charge {
     /// The charge that an admission of `tokens` has made.
     #[must_use]
     pub fn of(tokens: u64, decision: &Decision) -> Self {
-        let Decision { reset_at, limit_index, source, reason, .. } = *decision;
+        let Decision { reset_at, limit_index, source, reason, epoch, .. } = *decision;
         let is_counted = source != Source::Policy && reason != Reason::Shadow || on(Mutant::FreeHoldBack);
-        Self { tokens, at: clock(decision), reset_at, limit_index, source, is_counted }
+        Self { tokens, at: clock(decision), reset_at, limit_index, source, is_counted, epoch }
     }
 
     /// The window of each limit that was charged, as its `Counter::at`; for a bucket, when it has filled up since.
@@ -252,6 +254,7 @@ mod tests {
         limit_index: 0,
         source: Source::Lease,
         is_counted: true,
+        epoch: 0,
     };
 
     fn decision(now: u64, reset: u64, verdict: Verdict, remaining: u64) -> Decision {
@@ -266,6 +269,7 @@ mod tests {
             source: Source::Lease,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         }
     }
 

@@ -88,6 +88,7 @@ impl Permits {
             source: ending.source,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         }
     }
 }

@@ -125,6 +125,7 @@ impl Plan {
             source: Source::Policy,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         })
     }
 }

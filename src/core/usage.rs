@@ -87,6 +87,8 @@ pub(super) struct Window {
     pub(super) lost: bool,
     /// The store was asked whether the reports are right.
     pub(super) asked: bool,
+    /// A check was denied because of them, as all of it was spent.
+    pub(super) denied: bool,
 }
 
 impl Window {

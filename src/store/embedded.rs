@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::inflight::InFlight;
-use super::memory::MemoryStore;
+use super::memory::{MemoryStore, Spent};
 use super::names::Names;
 use crate::core::answer::{self, Resolution, Standing};
 use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError, Window, Windows};
@@ -72,10 +72,11 @@ impl Embedded {
         let decision = if limits.iter().any(|limit| request.cost > limit.capacity()) {
             let grant = self.ask(now, &request, Op::Peek);
             self.answer(now, &request, grant, Some(Resolution::deny(Reason::Cost, Source::Policy)))
-        } else if let Some((lent, counter)) = self.store.spend(now, request.digest, limits, request.cost) {
+        } else if let Some(spent) = self.store.spend(now, request.digest, limits, request.cost) {
+            let Spent { lent, counter, epoch } = spent;
             let ending =
                 if lent { Resolution::allow(Source::Store) } else { Resolution::deny(Reason::Rate, Source::Store) };
-            answer::decision(request.rule, &[counter], now, request.cost, ending)
+            Decision { epoch, ..answer::decision(request.rule, &[counter], now, request.cost, ending) }
         } else {
             self.acquire(now, &request)
         };
@@ -128,15 +129,15 @@ impl Embedded {
         self.take_back(now, request, OPEN)
     }
 
-    /// Gives a part of a charge back, only to those windows in which it was charged.
+    /// Gives a part of a charge back, only to those windows in which it was charged, and nothing where the key was reset
+    /// since: what others spent after that is not taken back for it.
     pub fn give_back(&mut self, now: Timestamp, request: Request<'_>, charge: &Charge) -> Decision {
-        let windows = charge.windows(request.rule).filter(|_| charge.is_counted);
+        let found = self.ask(now, &request, Op::Peek);
+        let was_reset = found.as_ref().is_ok_and(|grant| grant.reset && grant.epoch != charge.epoch);
+        let windows = charge.windows(request.rule).filter(|_| charge.is_counted && !was_reset);
         match windows {
             Some(windows) => self.take_back(now, request, windows),
-            None => {
-                let grant = self.ask(now, &request, Op::Peek);
-                self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
-            }
+            None => self.answer(now, &request, found, Some(Resolution::allow(Source::Store))),
         }
     }
 
@@ -261,7 +262,9 @@ impl Embedded {
                 } else {
                     Resolution::deny(Reason::Rate, Source::Store)
                 });
-                answer::decision(request.rule, &grant.counters[..limits], grant.now, request.cost, ending)
+                let counters = &grant.counters[..limits];
+                let decision = answer::decision(request.rule, counters, grant.now, request.cost, ending);
+                Decision { epoch: grant.epoch, ..decision }
             }
             // The table is full of live keys, so one more key could not be counted.
             Err(_) => {
@@ -328,6 +331,23 @@ mod tests {
         let mut store = embedded(10);
         assert_eq!(throttle(&mut store, 15, 30, 60, 16), [0, 16, 0, -1, 32]);
         assert_eq!(throttle(&mut store, 15, 30, 60, 1), [1, 16, 0, 2, 32]);
+    }
+
+    #[test]
+    fn what_was_charged_before_a_reset_is_not_taken_off_what_was_spent_since() {
+        for limit in ["10/1h", "10/1h fixed"] {
+            let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).unwrap()]));
+            let request = |cost| Request { rule: &rule, digest: Digest::of("p", b"k"), key: b"k", cost, peek: false };
+            let mut store = embedded(10);
+            let before = [3, 3].map(|cost| Charge::of(cost, &store.check(START, request(cost))));
+            store.reset(START, request(0));
+            let since = [4, 2].map(|cost| Charge::of(cost, &store.check(START, request(cost))));
+            for charge in before {
+                assert_eq!(store.give_back(START, request(3), &charge).remaining, 4, "{limit}");
+            }
+            assert_eq!(store.give_back(START, request(3), &since[0]).remaining, 7, "{limit}");
+            assert_eq!(store.give_back(START, request(1), &since[1]).remaining, 8, "{limit}");
+        }
     }
 
     #[test]

@@ -32,6 +32,17 @@ pub struct MemoryStore {
     slots: Slots,
 }
 
+/// What [`MemoryStore::spend`] did.
+#[derive(Clone, Copy, Debug)]
+pub struct Spent {
+    /// The tokens were lent.
+    pub lent: bool,
+    /// The counter afterwards.
+    pub counter: Counter,
+    /// The key's epoch.
+    pub epoch: u64,
+}
+
 impl MemoryStore {
     /// An empty store of at most `max_cells` cells: a key takes one for each of its limits. `secret`
     /// should be random.
@@ -121,9 +132,9 @@ impl MemoryStore {
     }
 
     /// The fast path of a check: acquires exactly `tokens` in place, for a stored key with one limit, and leaves no
-    /// record of the node. Returns whether they were lent, and the counter afterwards; nothing is written when they
-    /// were not lent. `None` means that [`MemoryStore::call`] must decide.
-    pub fn spend(&mut self, now: Timestamp, digest: Digest, limits: &[Limit], tokens: u64) -> Option<(bool, Counter)> {
+    /// record of the node. Nothing is written when they were not lent. `None` means that [`MemoryStore::call`] must
+    /// decide.
+    pub fn spend(&mut self, now: Timestamp, digest: Digest, limits: &[Limit], tokens: u64) -> Option<Spent> {
         let [limit] = limits else { return None };
         let cell = self.cells.only(now, digest.0, limit)?;
         let mut counter = cell.counter();
@@ -136,7 +147,7 @@ impl MemoryStore {
                 cell.live_until(lifetime::expires_at(limits, &[counter], now));
             }
         }
-        Some((lent, counter))
+        Some(Spent { lent, counter, epoch: cell.epoch() })
     }
 
     /// Loads the key's state; drops the key first if it has expired.

@@ -134,6 +134,7 @@ mod tests {
             source: Source::Lease,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         }
     }
 

@@ -338,6 +338,7 @@ mod tests {
             source: Source::Store,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         };
         assert_eq!(written(Protocol::Two, |w| w.throttle(&decision)), "*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n");
         let rule = Rule::of("p", &[Limit::parse("1/1m").unwrap()]);

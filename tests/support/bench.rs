@@ -39,6 +39,8 @@ pub struct Bench {
     pub entitled: u64,
     /// What it says that nodes may not keep of a bucket.
     pub not_kept: u64,
+    /// What others have spent of a bucket.
+    pub owed_by_others: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     asks: Vec<Ask>,
@@ -84,6 +86,7 @@ impl Bench {
             behind: 0,
             entitled: 0,
             not_kept: 0,
+            owed_by_others: 0,
             last: None,
             calls,
             asks,
@@ -244,7 +247,7 @@ impl Bench {
         }
         if let (Algorithm::Gcra, Op::Acquire(order)) = (self.rule.limits[0].algorithm, call.op) {
             let at_once = order.need.min(tokens);
-            let at = store + gcra::cost(&self.rule.limits[0], at_once);
+            let at = store + gcra::cost(&self.rule.limits[0], at_once + self.owed_by_others);
             // Where nothing is lent, others hold what is used.
             let used = if tokens == 0 { self.used } else { order.held + tokens - at_once };
             counters[0] = Counter { used, prev: 0, at };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Answers, Clocks, Ids, Life, Lives};
@@ -53,12 +54,17 @@ static HELD: Exemption = Exemption::new(
     "What it can spend by its own clock when the call arrives nobody else knows so nearly.",
 );
 
+static OWED: Exemption = Exemption::new(
+    "what a node is lent of a window, as far as it has admitted so much on its share in the same window, or of a sliding one in that before",
+    "It pays for that before anything of it is held.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "fairness.rs",
     invariants: &["fairness", "confirmed"],
     proves: "No node asks for more than its part, less what it holds, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is held: one window. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &HELD, &SHAPES, &LEAPS, &GROWN],
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &HELD, &OWED, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
@@ -112,6 +118,9 @@ struct Share {
     /// The latest acquire that was answered, and whether a later one has failed.
     answered: u64,
     failed: bool,
+    /// What it has admitted and not been lent since, in windows of which some may be open until then: see `OWED`.
+    owed: u64,
+    owed_until: u64,
 }
 
 impl Share {
@@ -121,6 +130,24 @@ impl Share {
         } else {
             self.failed |= id > self.answered;
         }
+    }
+
+    fn admit(&mut self, now: u64, rule: &Rule, tokens: u64) {
+        let longest = |algorithm: &dyn Fn(&Limit) -> u64| rule.limits.iter().map(algorithm).max().unwrap_or(0);
+        self.until = now + longest(&span);
+        if now >= self.owed_until {
+            self.owed = 0;
+        }
+        self.owed += tokens;
+        let weighs = |limit: &Limit| if limit.algorithm == Algorithm::Sliding { 2 * span(limit) } else { span(limit) };
+        self.owed_until = now + longest(&weighs);
+    }
+
+    /// How much of what it is lent then pays for what it has admitted.
+    fn pay(&mut self, now: u64, lent: u64) -> u64 {
+        let paid = if now < self.owed_until { self.owed.min(lent) } else { 0 };
+        self.owed -= paid;
+        OWED.forgives(paid)
     }
 
     fn is_gone_by(&self, now: u64) -> bool {
@@ -257,8 +284,9 @@ impl Fairness {
     }
 
     /// A node was lent tokens.
-    fn hold(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+    fn hold(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = &call.op else { return };
+        let share = self.shares.get_mut(&(life, key)).filter(|_| !order.window.is_next());
         let held = self.held.entry((life, key)).or_default();
         if held.epoch != grant.epoch {
             *held = Held { epoch: grant.epoch, ..Held::default() };
@@ -267,7 +295,8 @@ impl Fairness {
             && self.lent.is_first(life, call.id)
             && let Some((begins, ends)) = window(call, order, grant)
         {
-            held.lend(Held { epoch: grant.epoch, begins, ends, tokens: grant.granted });
+            let paid = share.map_or(0, |share| share.pay(moment.at, grant.granted));
+            held.lend(Held { epoch: grant.epoch, begins, ends, tokens: grant.granted - paid });
         }
     }
 
@@ -385,7 +414,7 @@ impl Observer for Fairness {
                 let share = self.shares.entry((self.lives.of(request.node), request.key)).or_default();
                 share.alone = true;
                 if decision.verdict == Verdict::Allow {
-                    share.until = moment.at + rule.limits.iter().map(span).max().unwrap_or(0);
+                    share.admit(moment.at, rule, if request.kind == Kind::Check { request.cost } else { 0 });
                 }
             }
             Seen::Settled { node, incarnation, key, call, grant } => {
@@ -396,7 +425,7 @@ impl Observer for Fairness {
                     share.settled(call.id, grant.is_some());
                 }
                 if let Some(grant) = grant {
-                    self.hold((*node, *incarnation), *key, call, grant);
+                    self.hold(moment, (*node, *incarnation), *key, call, grant);
                     self.answers.entry(place).or_default().note(moment, call.id, grant);
                 }
             }
@@ -434,6 +463,26 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.called(&mut checker, 2, 3, 11);
         assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    /// It was lent six in the middle of a window, and has admitted so many on its share in that window, or in one before.
+    #[test]
+    fn what_pays_for_a_share_is_not_held() {
+        for (admitted, before, seen) in [(6, 0, 0), (5, 0, 1), (0, 0, 1), (6, SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Fairness::new(&history.setting());
+            history.opened = 2 * SECOND;
+            let middle = 2 * SECOND + SECOND / 2;
+            history.settled(&mut checker, middle - before - 2, 1, 0);
+            for _ in 0..admitted {
+                history.check(&mut checker, middle - before - 1, 1, Source::Share, true);
+            }
+            // It denies from memory, so that its clock is known.
+            history.settled(&mut checker, middle, 2, 6);
+            history.check(&mut checker, middle, 1, Source::Lease, false);
+            history.called_holding(&mut checker, middle + 1, 3, [10, 6]);
+            assert_eq!(checker.violations().len(), seen, "{admitted} {before}: {:?}", checker.violations());
+        }
     }
 
     #[test]

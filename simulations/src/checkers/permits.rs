@@ -565,6 +565,7 @@ mod tests {
                 source: Source::Lease,
                 limit_index: 0,
                 slot: slot.and_then(NonZeroU64::new),
+                epoch: 0,
             };
             self.see(at, &Seen::Asked(&request));
             let (rule, store) = (&self.rule.clone(), Timestamp(0));

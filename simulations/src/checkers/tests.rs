@@ -135,6 +135,7 @@ impl History {
             source,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         };
         let (rule, store) = (self.rule.clone(), Timestamp(START + at));
         let parked = source == Source::Store || request.asked < at;
@@ -155,6 +156,7 @@ impl History {
             source: Source::Lease,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         };
         let (rule, store) = (self.rule.clone(), Timestamp(now));
         let seen = Seen::Answered { request, rule: &rule, decision: &decision, parked: false, store };
@@ -176,6 +178,7 @@ impl History {
             source: Source::Share,
             limit_index: 0,
             slot: None,
+            epoch: 0,
         };
         let (rule, store) = (self.rule.clone(), Timestamp(START + at));
         let seen = Seen::Answered { request: &request, rule: &rule, decision: &decision, parked: false, store };
@@ -204,6 +207,7 @@ impl History {
             source,
             limit_index,
             slot: None,
+            epoch: 0,
         };
         let (request, store) = (&request, Timestamp(START + at));
         self.see(observer, at, &Seen::Answered { request, rule, decision: &decision, parked: false, store });
@@ -227,6 +231,15 @@ impl History {
     /// A node asks for tokens under that id.
     pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u64) {
         let call = self.acquire(id, want);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    /// The same of a node that says that it holds so many.
+    pub(super) fn called_holding(&mut self, observer: &mut dyn Observer, at: u64, id: u64, [want, holds]: [u64; 2]) {
+        let mut call = self.acquire(id, want);
+        if let Op::Acquire(order) = &mut call.op {
+            order.held = holds;
+        }
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 

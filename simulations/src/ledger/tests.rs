@@ -52,6 +52,7 @@ impl Told {
             source: if took > 0 { Source::Store } else { Source::Lease },
             limit_index: 0,
             slot: None,
+            epoch: 0,
         };
         let store = Timestamp(START + at + self.skew);
         let rule = self.rule.clone();

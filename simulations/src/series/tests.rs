@@ -38,6 +38,7 @@ fn check(series: &mut Series, rule: &Arc<Rule>, at: u64, key: u32, admitted: boo
         source: Source::Share,
         limit_index: 0,
         slot: None,
+        epoch: 0,
     };
     let store = Timestamp(START + at);
     see(series, at, &Seen::Answered { request: &request, rule, decision: &decision, parked: false, store });

@@ -221,6 +221,11 @@ impl Holdings {
         self.spent_here = self.spent_here.saturating_sub(tokens);
     }
 
+    /// The store counts nothing any more of what was spent so far, so no refund of it is kept here.
+    pub(super) fn forget_spent(&mut self) {
+        self.spent_here = 0;
+    }
+
     /// When tokens are returned that the store has charged for a waiter who did not take them.
     pub(super) fn unclaimed_until(&self) -> Due {
         self.unspent.0.as_ref().map_or(Due::NEVER, |waiting| waiting.unclaimed_until)

@@ -398,14 +398,14 @@ impl LeasedKey {
 
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Resolution) -> Decision {
-        let earliest = self.view.clock().earliest(now);
+        let (earliest, epoch) = (self.view.clock().earliest(now), self.view.epoch());
         if let [_] = &self.view.rule().limits[..] {
             // Most rules have one limit, and every check comes here, so no array for eight limits is filled for it.
             let shown = self.shown_of(0, now, self.holdings.unspent(), self.releasable(now));
-            return answer::decision(self.view.rule(), &[shown], earliest, cost, ending);
+            return Decision { epoch, ..answer::decision(self.view.rule(), &[shown], earliest, cost, ending) };
         }
         let mut shown = [Counter::default(); MAX_LIMITS];
-        answer::decision(self.view.rule(), self.show(now, &mut shown), earliest, cost, ending)
+        Decision { epoch, ..answer::decision(self.view.rule(), self.show(now, &mut shown), earliest, cost, ending) }
     }
 
     /// How each limit stands, as far as is known.

@@ -203,6 +203,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let order = &Acquire { held: kept, ..*order };
     let beyond = key.holdings.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });
     cx.policy_stats(key.policy()).expired += key.holdings.drop_some(now, beyond);
+    key.view.note_told(now, kept.saturating_sub(key.holdings.unspent()));
     for (position, window) in windows.iter().enumerate().take(key.view.rule().limits.len()) {
         key.view.note_lent(position, *window, granted, order);
     }
@@ -356,6 +357,9 @@ fn take_errand(
                 cx.skip_ids();
             }
             learn(key, cx, now, call, &grant);
+            if matches!(call.op, Op::Return { .. }) && !grant.outdated {
+                key.view.note_told(now, key.view.spent(key.holdings.unspent()));
+            }
             key.note_back(now, errand.sent);
             note_voided(key, now, &call.op);
             if call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
@@ -510,7 +514,7 @@ impl LeasedKey {
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
-        self.view.note_heard(grant.now, grant.epoch);
+        self.view.note_heard(grant);
         self.view.note_kept(call, grant);
         for index in 0..self.view.rule().limits.len() {
             let fresh = grant.counters[index];
@@ -536,6 +540,7 @@ impl LeasedKey {
     /// nothing yet.
     pub(super) fn begin_anew(&mut self) {
         self.view.forget_lent();
+        self.holdings.forget_spent();
         self.line.forget_answers();
         self.outage.forgive_credit();
         self.pacing.begin_anew();

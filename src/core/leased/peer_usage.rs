@@ -116,10 +116,25 @@ impl PeerUsage {
 
     /// The store has lent although peers reported that all was spent. They are not believed again for these windows,
     /// unless the store has lost its data.
-    pub(super) fn refute(&mut self, at: impl Iterator<Item = Timestamp>, is_believed: bool) {
+    pub(super) fn refute(&mut self, at: impl Iterator<Item = Timestamp>) {
         for window in self.entered(at) {
-            window.refuted = !window.lost && !is_believed;
+            window.refuted = !window.lost;
         }
+    }
+
+    /// The same, only for those of them by which a check was denied.
+    pub(super) fn refute_denied(&mut self, at: impl Iterator<Item = Timestamp>) {
+        let windows = self.windows_mut().iter_mut().zip(at);
+        let windows = windows.filter_map(|(history, at)| history.iter_mut().find(|window| window.at == at));
+        for window in windows.filter(|window| window.denied) {
+            window.refuted = !window.lost;
+        }
+    }
+
+    /// Records that a check was denied because of what peers reported of a window.
+    pub(super) fn note_denied(&mut self, index: usize, at: Timestamp) {
+        let windows = self.windows_mut().get_mut(index).and_then(|history| history.enter(at));
+        windows.into_iter().for_each(|window| window.denied = true);
     }
 
     /// The store is asked whether peers' reports are right. Returns whether it had not been asked about some present

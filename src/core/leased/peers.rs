@@ -184,7 +184,7 @@ impl LeasedKey {
     /// Denies because of peers' reports, as long as the store is asked in between. Whoever has had no answer of the store
     /// does not know its clock, and so not which of the windows is at hand that peers tell of; and who has had a late one
     /// only knows it to within that trip.
-    pub(super) fn deny_by_fleet(&self, now: Instant, cost: u64) -> Option<Decision> {
+    pub(super) fn deny_by_fleet(&mut self, now: Instant, cost: u64) -> Option<Decision> {
         let answered = self.view.answered()?;
         let asked = now.since(answered) < DOUBTED || self.calls.is_acquiring();
         if !asked || !self.is_surely_spent_by_fleet(now) {
@@ -192,12 +192,13 @@ impl LeasedKey {
         }
         let mut counters = self.charged();
         for (index, limit) in self.view.rule().limits.iter().enumerate() {
-            let spent = self
-                .peers
-                .window(index, counters[index].at)
-                .map_or(0, |window| window.peers() + self.admitted(index).net());
+            let at = counters[index].at;
+            let spent = self.peers.window(index, at).map_or(0, |window| window.peers() + self.admitted(index).net());
             if has_windows(limit) {
                 counters[index].used = counters[index].used.max(spent.min(limit.count));
+                if spent >= limit.count {
+                    self.peers.note_denied(index, at);
+                }
             }
         }
         let ending = Resolution::deny(Reason::Rate, Source::Prefilter);
@@ -210,11 +211,16 @@ impl LeasedKey {
         ))
     }
 
-    /// The store has lent, so reports that all was spent were wrong.
+    /// The store has lent, so reports that all was spent were wrong. So were those by which a check was denied before, where
+    /// less is spent by now because somebody has taken tokens back since.
     fn refute_fleet(&mut self) {
+        if on(Mutant::GossipHasTheLastWord) {
+            return;
+        }
         if self.is_spent_by_fleet() {
-            let at = self.view.windows();
-            self.peers.refute(at, on(Mutant::GossipHasTheLastWord));
+            self.peers.refute(self.view.windows());
+        } else {
+            self.peers.refute_denied(self.view.windows());
         }
     }
 

@@ -128,12 +128,15 @@ pub(in crate::core) fn rollback(
             key.note_refund(back);
             None
         }
+        // The store has forgotten it, together with all else that the key was charged.
+        _ if key.view.was_reset_since(decision.epoch) => None,
         _ => Some(take_back(key, cx, now, cost, OPEN)),
     }
 }
 
 /// Gives back `cost` of a charge, to the windows in which it was charged and that still count: first to what the
-/// share owes, then to the lease, and the rest to the store.
+/// share owes, then to the lease, and the rest to the store. Of a charge from before a reset only what the share owes goes
+/// back, which is paid after the reset, too: the store has forgotten the rest, and would take it off what others spent since.
 pub(in crate::core) fn give_back_charge(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -158,6 +161,9 @@ pub(in crate::core) fn give_back_charge(
         // unknown whether the store was charged, and nothing is refunded.
         due = if key.outage.book().is_some() { due - key.outage.refund(&rule, clock, due) } else { 0 };
         key.note_refund(cost - due);
+    }
+    if key.view.was_reset_since(charge.epoch) {
+        return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
     take_back(key, cx, now, due, windows)
 }

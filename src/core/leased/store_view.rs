@@ -41,6 +41,8 @@ pub(super) struct StoreView {
     /// last lent something.
     expires: Option<StoredTime>,
     epoch: u64,
+    /// A reset began that epoch.
+    is_reset: bool,
     /// The id of the last acquire or return that was answered. What is known of this node's account is as of that
     /// call.
     accounted: u64,
@@ -59,8 +61,7 @@ struct LimitView {
     /// The window before. It may turn out to be still open, because the store's clock is known only to within a round
     /// trip.
     before: LentOf,
-    /// When a bucket would be full again if only this node spent of it. It depends on the spending that the store has
-    /// not been told of.
+    /// When a bucket would be full again if only this node spent of it, and only what the store has not been told of.
     full_at: Instant,
 }
 
@@ -118,6 +119,7 @@ impl StoreView {
             heard: None,
             expires: None,
             epoch: 0,
+            is_reset: false,
             accounted: 0,
             nodes,
             confirmed: None,
@@ -217,6 +219,12 @@ impl StoreView {
     /// The key's epoch; zero when none is known.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Whether the key was reset after something was charged under that epoch, so that the store counts nothing of it any more.
+    /// What a store has lost otherwise it is told again.
+    pub(super) fn was_reset_since(&self, epoch: u64) -> bool {
+        self.is_reset && epoch != 0 && epoch != self.epoch
     }
 
     /// How many nodes use the key, as the store last counted.
@@ -359,10 +367,10 @@ impl StoreView {
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
-    pub(super) fn note_heard(&mut self, store: Timestamp, epoch: u64) {
-        self.heard = store.stored();
-        if epoch != 0 {
-            self.epoch = epoch;
+    pub(super) fn note_heard(&mut self, grant: &Grant) {
+        self.heard = grant.now.stored();
+        if grant.epoch != 0 {
+            (self.epoch, self.is_reset) = (grant.epoch, grant.reset);
         }
     }
 
@@ -400,6 +408,15 @@ impl StoreView {
             known.lent += granted;
         } else {
             known.before.add(window, granted);
+        }
+    }
+
+    /// Records that the store was told of all that was spent of buckets but for so many tokens. It counts what it was told by its
+    /// own clock, which may have been set since, and somebody may have taken some of it back: so that delays no more what is
+    /// spent next. What is untold was spent by now, each time rounded up.
+    pub(super) fn note_told(&mut self, now: Instant, untold: u64) {
+        for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
+            known.full_at = known.full_at.min(now + gcra::cost(limit, untold) + Micros(untold));
         }
     }
 
@@ -590,6 +607,44 @@ impl LimitView {
 mod tests {
     use super::*;
     use crate::core::call::Window;
+
+    /// Of an empty bucket the next token came a tenth of a second later by the node's clock, and by the store's half of it is there.
+    #[test]
+    fn what_the_store_was_told_does_not_delay_what_is_spent_after_its_clock_was_set() {
+        let limit = Limit::parse("10/1s burst 10").unwrap();
+        let rule = Arc::new(Rule::of("p", &[limit]));
+        let (start, now) = (Instant(1_000_000), Timestamp(5_000_000));
+        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
+        view.note_answered(start);
+        view.limits[0].lent = 10;
+        view.note_spent(start, 10, 10);
+        assert_eq!(view.ages(start, 0)[0], Micros::ZERO);
+        // The answer shows a clock that was set ahead by half a second, and lends three.
+        let later = now + Micros(500_000);
+        view.note_clock(StoreClock::new(start, start, later));
+        view.note_told(start, 0);
+        view.note_counter(0, Counter { used: 3, prev: 0, at: now + Micros(1_000_000) });
+        view.limits[0].lent = 3;
+        assert_eq!(view.charged_of(0, 3).left(&limit, later), 2);
+        view.note_spent(start, 1, 3);
+        assert_eq!(view.charged_of(0, 2).left(&limit, later), 2, "one that was held was spent");
+    }
+
+    /// Of what was spent while the acquire was under way the store knows nothing yet.
+    #[test]
+    fn what_is_untold_was_spent_by_now() {
+        let limit = Limit::parse("10/1s burst 10").unwrap();
+        let rule = Arc::new(Rule::of("p", &[limit]));
+        let (start, now) = (Instant(1_000_000), Timestamp(5_000_000));
+        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
+        view.limits[0].lent = 10;
+        view.note_spent(start, 6, 10);
+        view.note_spent(start + Micros(1_000), 2, 4);
+        view.limits[0].lent = 4;
+        view.note_told(start + Micros(2_000), 2);
+        assert_eq!(view.ages(start + Micros(2_000), 2)[0], Micros::ZERO);
+        assert_eq!(view.ages(start + Micros(102_000), 2)[0].0 / 1_000, 99, "not later");
+    }
 
     #[test]
     fn what_an_order_told_counts_once_when_it_is_given_up() {

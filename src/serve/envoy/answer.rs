@@ -322,6 +322,7 @@ mod tests {
                         source: Source::ALL[draw(5) as usize],
                         limit_index: 0,
                         slot: None,
+                        epoch: 0,
                     };
                     CheckResult { decision, rule, digest: Digest::of("api", b"k") }
                 })

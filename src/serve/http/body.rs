@@ -182,6 +182,7 @@ mod tests {
                     source,
                     limit_index: (index % 2) as u8,
                     slot: if index % 5 == 0 { NonZeroU64::new(0xabc) } else { None },
+                    epoch: 0,
                 };
                 CheckResult { decision, rule, digest: Digest::of("api", b"k") }
             })
