@@ -295,6 +295,25 @@ fn a_bucket_that_owes_for_its_first_check_is_not_forgotten_for_another_key() {
     assert_eq!(bench.check_key(9, 1), None, "a token has trickled in");
 }
 
+/// Seven seconds after a push a node was lent the only token of a window for a check that a bucket had let pass before, and denied
+/// the one that waited.
+#[test]
+fn a_window_pays_for_no_check_that_a_bucket_let_pass() {
+    for (limit, need) in [("5/1h fixed", 1), ("5/1h sliding", 1), ("5/1h burst 2", 2)] {
+        let mut bench = Bench::new("1/1s burst 1");
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.advance(Micros(50_000));
+        assert_eq!(bench.replies(), [Verdict::Allow], "on credit");
+        bench.used = 1;
+        bench.grant(&call, 0);
+        bench.rule = Arc::new(Rule::of("test", &[Limit::parse(limit).unwrap()]));
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        assert_eq!(bench.order(&call).need, need, "{limit}");
+    }
+}
+
 #[test]
 fn waits_no_longer_than_the_timeout_and_lives_on_its_share_when_the_store_is_lost() {
     let mut bench = Bench::new("1000/1s fixed");
