@@ -295,6 +295,25 @@ fn a_bucket_that_owes_for_its_first_check_is_not_forgotten_for_another_key() {
     assert_eq!(bench.check_key(9, 1), None, "a token has trickled in");
 }
 
+/// Seven seconds after a push a node was lent the only token of a window for a check that a bucket had let pass before, and denied
+/// the one that waited.
+#[test]
+fn a_window_pays_for_no_check_that_a_bucket_let_pass() {
+    for (limit, need) in [("5/1h fixed", 1), ("5/1h sliding", 1), ("5/1h burst 2", 2)] {
+        let mut bench = Bench::new("1/1s burst 1");
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.advance(Micros(50_000));
+        assert_eq!(bench.replies(), [Verdict::Allow], "on credit");
+        bench.used = 1;
+        bench.grant(&call, 0);
+        bench.rule = Arc::new(Rule::of("test", &[Limit::parse(limit).unwrap()]));
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        assert_eq!(bench.order(&call).need, need, "{limit}");
+    }
+}
+
 #[test]
 fn waits_no_longer_than_the_timeout_and_lives_on_its_share_when_the_store_is_lost() {
     let mut bench = Bench::new("1000/1s fixed");
@@ -901,6 +920,26 @@ fn a_late_answer_is_news_however_late() {
     bench.grant(&peek, 0);
     assert!(bench.peek());
     assert_eq!(bench.last.unwrap().remaining, 400);
+}
+
+/// Who peeked at a key that the store had lost was told 82 of 90 left, though the very answer had said that others had been lent 24
+/// since: what a store has lost makes its counters too low, and never too high.
+#[test]
+fn what_a_store_that_lost_a_key_has_lent_of_it_since_is_not_left() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.used = 99;
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.epoch = 99;
+    for (used, remaining) in [(40, 900), (600, 400), (50, 400)] {
+        bench.advance(Micros(2_000_000));
+        assert!(!bench.peek());
+        let peek = bench.calls().pop().unwrap();
+        bench.used = used;
+        bench.grant(&peek, 0);
+        assert_eq!(bench.last.unwrap().remaining, remaining, "{used} are used, as far as the store knows");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a node knows of its fleet, and its part of a limit while the store is away (`docs/concepts/fleet.md`).
 //!
-//! Pure arithmetic. All nodes together never get more than 95 % of a limit, however the fleet is partitioned: what
-//! each has admitted is divided by the limit itself, and what nobody has used is shared out only by nodes that have
-//! heard from all others. Called by `leased/peers.rs`.
+//! Pure arithmetic. All nodes that lose the store together never get more than 95 % of a limit, however the fleet is
+//! partitioned: what each has admitted is divided by the limit itself, and what nobody has used is shared out only by
+//! nodes that have heard from all others. Called by `leased/peers.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,6 +79,18 @@ impl FleetView {
         let followed = FOLLOWING * (own + unused) / WHOLE;
         SAFE_PPM * (followed + (WHOLE - FOLLOWING) / u64::from(nodes)) / WHOLE
     }
+}
+
+/// What a share may follow of `own` tokens of a window of which all nodes have admitted so many beyond a limit of `count`. Those
+/// were admitted on shares, by nodes that have lost the store before this one and have theirs still: the parts of all who had
+/// the store then are smaller by as much together. Rounded down.
+#[must_use]
+pub fn beside_shares(count: u64, own: u64, beyond: u64) -> u64 {
+    // So much is divided by what nodes have admitted.
+    let followed =
+        u128::from(count) * u128::from(SAFE_PPM) / u128::from(WHOLE) * u128::from(FOLLOWING) / u128::from(WHOLE);
+    let rest = followed.saturating_sub(beyond.into());
+    (u128::from(own) * rest).checked_div(followed).map_or(0, |tokens| tokens as u64) // no more than `own`
 }
 
 /// By this time, a node that looks for others has found all that can be found.
@@ -226,6 +238,33 @@ mod tests {
 
     fn view(live: u32, largest: u32) -> FleetView {
         FleetView { live, largest, is_settled: true, ..FleetView::UNKNOWN }
+    }
+
+    /// Two nodes that were asked for as much as they were lent, and of which one lost the store ten seconds before the other, came
+    /// to 143 of 100 on their shares for as long as both were without it.
+    #[test]
+    fn who_loses_the_store_after_others_has_what_their_shares_leave() {
+        for (nodes, cut) in [(2, 1), (10, 1), (10, 5), (10, 9)] {
+            for count in [100, 1_000, 999_999] {
+                let tokens = |ppm: u64| count * ppm / WHOLE;
+                let part = |own| {
+                    tokens(
+                        view(nodes, nodes)
+                            .part_ppm(count, PastUsage { own, fleet: Some((count, nodes)), counted: nodes }),
+                    )
+                };
+                let shares = part(count / u64::from(nodes)) * cut;
+                // The store has lent all of the limit to the others meanwhile.
+                let own = count / (u64::from(nodes) - cut);
+                let all = shares + part(beside_shares(count, own, shares)) * (u64::from(nodes) - cut);
+                let most = count * SAFE_PPM / WHOLE;
+                // Each part is rounded down.
+                let least = (most * 9 / 10).saturating_sub(nodes.into());
+                assert!((least..=most).contains(&all), "{cut} of {nodes}: {all} of {count}");
+            }
+        }
+        assert_eq!(beside_shares(100, 40, 0), 40);
+        assert_eq!(beside_shares(0, 0, 0), 0);
     }
 
     #[test]

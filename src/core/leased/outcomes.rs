@@ -497,8 +497,9 @@ impl LeasedKey {
         promised.map_or(until, |promise| until.min(promise.at))
     }
 
-    /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, the counters count only
-    /// after an acquire has restored that; and an answer that was overtaken by a later one does not count.
+    /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, its counters show too little until
+    /// an acquire has restored that, and count only where they show more than is known here; and an answer that was overtaken
+    /// by a later one does not count.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.view.shows_loss(grant);
         let overtaken = self.view.has_overtaken(now, call, grant);
@@ -511,8 +512,12 @@ impl LeasedKey {
             return;
         }
         self.view.note_answered(now);
-        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
+        if overtaken {
             return self.roll(now);
+        }
+        if lost && !matches!(call.op, Op::Acquire(_)) {
+            self.roll(now);
+            return self.view.note_counted_anew(&grant.counters);
         }
         self.view.note_heard(grant);
         self.view.note_kept(call, grant);

@@ -8,7 +8,7 @@ use super::key::LeasedKey;
 use super::phase::GRACE;
 use crate::core::answer::{self, Resolution};
 use crate::core::decision::{Decision, Reason, Source};
-use crate::core::fleet::{FleetView, PastUsage};
+use crate::core::fleet::{FleetView, PastUsage, beside_shares};
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
@@ -263,7 +263,11 @@ impl LeasedKey {
         let quiet = self.view.heard().map_or(0, passed);
         let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
-        let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);
+        let followed = |windows: u64| {
+            let (own, peers) = (own(windows), back(windows).map_or(0, Window::peers));
+            beside_shares(limit.count, own, own.saturating_add(peers).saturating_sub(limit.count))
+        };
+        let least = ends.clone().map(|last| mean(&followed, last) / MEAN).min().unwrap_or(0);
         let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
         let known = everybody.then_some((most, self.view.nodes()));
         fleet.part_ppm(limit.count, PastUsage { own: least, fleet: known, counted: self.view.nodes() })

@@ -13,6 +13,7 @@
 //! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
 use super::entitlement::Entitlement;
+use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
@@ -294,10 +295,14 @@ impl Outage {
         }
     }
 
-    /// Applies the share to other limits.
+    /// Applies the share to other limits, and the credit where a bucket is among them.
     pub(super) fn change_limits(&mut self, before: &Rule, rule: &Rule, clock: Timestamp) {
         if let Some(book) = self.book_mut() {
             *book = book.under(before, rule, clock);
+        }
+        // A window counts nothing that a bucket has admitted: paid in one, a credit would take a token there that nobody spends.
+        if !rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra) {
+            self.forgive_credit();
         }
     }
 
@@ -351,7 +356,7 @@ impl Outage {
         paid
     }
 
-    /// The key was reset, so the credit need not be paid.
+    /// The key begins anew, so the credit need not be paid.
     pub(super) fn forgive_credit(&mut self) {
         if let Some(loss) = &mut self.0 {
             loss.credit = None;

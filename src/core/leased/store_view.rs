@@ -399,6 +399,17 @@ impl StoreView {
         known.counter = fresh;
     }
 
+    /// Takes over what a store that has lost the key shows to be used of windows in spite of that: others have been lent so much
+    /// since, or have told it what they had been lent before.
+    pub(super) fn note_counted_anew(&mut self, counters: &[Counter; MAX_LIMITS]) {
+        for ((limit, known), fresh) in self.rule.limits.iter().zip(&mut self.limits).zip(counters) {
+            let counter = &mut known.counter;
+            if limit.algorithm != Algorithm::Gcra && counter.at == fresh.at {
+                (counter.used, counter.prev) = (counter.used.max(fresh.used), counter.prev.max(fresh.prev));
+            }
+        }
+    }
+
     /// Records tokens that an acquire was granted of a limit's window.
     pub(super) fn note_lent(&mut self, index: usize, window: Option<StoredTime>, granted: u64, order: &Acquire) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
