@@ -19,7 +19,7 @@ use crate::plan::{Brain, Plan, What, Zone};
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run on that is more than demand, a wall clock, scripts that are forgotten or nodes of a newer build, until all has healed, for two seconds and all that may count by then",
+    "from the first fault of a run on that is more than demand, a wall clock, scripts that are forgotten, nodes of a newer build or other limits of other keys, until all has healed, for two seconds and all that may count by then",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
 static LOST: Exemption = Exemption::new(
@@ -91,8 +91,8 @@ struct Asked {
 pub(super) struct Early {
     is_on: bool,
     plan: Plan,
-    /// When something goes wrong for the first time, and from when on nothing does any more.
-    until: u64,
+    /// By policy: when something goes wrong for the first time with its keys; and from when on nothing does any more.
+    until: Vec<u64>,
     from: u64,
     lives: Lives,
     clocks: Clocks,
@@ -123,19 +123,27 @@ fn is_harmless(what: &What) -> bool {
     matches!(what, What::Surge { .. } | What::Jump { .. } | What::ScriptFlush { .. } | What::Build { newer: true, .. })
 }
 
+/// When something goes wrong for the first time with keys of a policy. Other limits of one are of no concern to the others.
+fn until(plan: &Plan, policy: usize) -> u64 {
+    let concerns = |what: &What| match what {
+        What::Push { policy: of, .. } => *of as usize % plan.policies.len().max(1) == policy,
+        what => !is_harmless(what),
+    };
+    let faults = plan.faults.iter().filter(|fault| concerns(&fault.what));
+    faults.map(|fault| fault.at.0).min().unwrap_or(u64::MAX)
+}
+
 impl Early {
+    fn until(&self, request: &Request) -> u64 {
+        self.until.get(request.policy as usize).copied().unwrap_or(0)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             plan: plan.clone(),
-            until: plan
-                .faults
-                .iter()
-                .filter(|fault| !is_harmless(&fault.what))
-                .map(|fault| fault.at.0)
-                .min()
-                .unwrap_or(u64::MAX),
+            until: (0..plan.policies.len().max(1)).map(|policy| until(plan, policy)).collect(),
             from: u64::MAX,
             lives: Lives::default(),
             clocks: Clocks::new(plan),
@@ -203,6 +211,7 @@ impl Early {
 
     /// Of other shapes the limit says how long ago what was asked for may count.
     fn answered(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
+        let until = self.until(request);
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
         while asked.front().is_some_and(|asked| asked.at + longest < moment.at) {
@@ -212,7 +221,7 @@ impl Early {
         // Accounts of nodes that are gone hold a part of a bucket.
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         let counts = longest + if is_bucket { LEASE_LIFE.0 } else { 0 };
-        if !is_denied || TROUBLE.when(moment.at >= self.until && moment.at < self.from.saturating_add(counts)) {
+        if !is_denied || TROUBLE.when(moment.at >= until && moment.at < self.from.saturating_add(counts)) {
             return;
         }
         let limit = &rule.limits[usize::from(decision.limit_index)];
@@ -286,7 +295,7 @@ impl Observer for Early {
                 self.close(window);
             }
         }
-        let (until, from) = (self.until, self.from);
+        let (until, from) = (self.until(request), self.from);
         let is_troubled = |passed: u64| moment.at >= until && moment.at < from.saturating_add(passed);
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
@@ -410,6 +419,23 @@ mod tests {
             history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
             history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    /// They go by the limits of before and are lent tokens under those, whoever else has other limits.
+    #[test]
+    fn other_limits_excuse_the_keys_of_their_policy_alone() {
+        for (policy, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.policies.push(setting.plan.policies[0].clone());
+            let what = What::Push { policy, limits: vec!["10/1s fixed".into()] };
+            let (at, lasts) = (crate::span::Span::secs(1), crate::span::Span(0));
+            setting.plan.faults = vec![crate::plan::Fault { at, lasts, what }];
+            let mut checker = Early::new(&setting);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
+            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{policy}: {:?}", checker.violations());
         }
     }
 

@@ -58,8 +58,8 @@ static EDGES: Exemption =
     Exemption::new("near a boundary", "What is spent of a share within 5 ms of it may be of either window.");
 
 static FORGOTTEN: Exemption = Exemption::new(
-    "what is set aside of a key for nodes without the store, once that has lost something of the key, or another clock counts it",
-    "The store sets aside anew what nodes believe in that may not reach it, and windows of another clock lie across: until those entitlements have lapsed.",
+    "what is set aside of a key for a node without the store that has not heard of it since that lost something of the key, and for all once another clock counts it",
+    "The store sets aside anew, and does not know what such a node believes in; and windows of another clock lie across.",
 );
 
 static RESET: Exemption = Exemption::new(
@@ -142,8 +142,10 @@ pub(super) struct Joint {
     left: u64,
     keys: Numbered<Key>,
     places: Map<(Life, u32), Place>,
-    /// Keys of which the store has lost something, or that are counted by another clock.
-    forgotten: Map<u32, ()>,
+    /// When the store last lost something of a key, or a former owner counted, by its clock; and by that in which execution of an
+    /// acquire each node has last heard what is set aside for it.
+    forgotten: Map<u32, u64>,
+    heard: Map<(Life, u32), u64>,
     /// Keys of which something was admitted that was set aside.
     entitled: Map<u32, ()>,
     /// How much that was in its latest window, by the end of that.
@@ -384,6 +386,7 @@ impl Joint {
             keys: Numbered::default(),
             places: Map::default(),
             forgotten: Map::default(),
+            heard: Map::default(),
             entitled: Map::default(),
             aside: Map::default(),
             clocks: Clocks::new(plan),
@@ -472,8 +475,9 @@ impl Joint {
             *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
             // It was set aside, so nothing excuses more but that the store has forgotten it.
-            let is_forgotten =
-                FORGOTTEN.when(self.forgotten.contains_key(&request.key) || self.clocks.leapt(request.key).is_some());
+            let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
+            let is_lost = self.forgotten.get(&request.key).is_some_and(|lost| heard <= *lost);
+            let is_forgotten = FORGOTTEN.when(is_lost || self.clocks.leapt(request.key).is_some());
             return vec![if is_forgotten || MIXED.when(self.mixed) { request.cost } else { 0 }];
         }
         let key = self.keys.of(request.key);
@@ -580,13 +584,13 @@ impl Observer for Joint {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => self.stops(fault),
             Seen::Lost { key, store } | Seen::Undone { key, store } => {
-                self.forgotten.insert(*key, ());
+                self.forgotten.insert(*key, store.0);
                 if self.entitled.contains_key(key) {
                     // What was admitted on it so far the store may lend again.
                     self.all.beside(*key, store.0, |_, limit| FORGOTTEN.forgives(whole(limit)));
                 }
             }
-            Seen::Executed { key, stale: true, .. } => drop(self.forgotten.insert(*key, ())),
+            Seen::Executed { key, grant, stale: true, .. } => drop(self.forgotten.insert(*key, grant.now.0)),
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {
@@ -611,6 +615,9 @@ impl Observer for Joint {
                     self.keys.of(*key).seconds.entry(life).or_default().hears(moment.at, grant.is_some());
                 }
                 let Some(grant) = grant else { return };
+                if matches!(call.op, Op::Acquire(_)) && !grant.outdated {
+                    self.heard.insert((life, *key), grant.now.0);
+                }
                 let place = self.places.entry((life, *key)).or_default();
                 place.told.note(moment, call.id, grant);
                 place.knows = true;
@@ -809,6 +816,22 @@ mod tests {
             }
             history.check(&mut checker, at + 2, after, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_set_aside_is_excused_at_nodes_that_have_not_heard_of_it_since_the_store_has_lost_it() {
+        for (lost, heard, seen) in [(None, 1, 1), (Some(2), 1, 0), (Some(2), 3, 1), (Some(4), 3, 0)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Joint::new(&history.setting());
+            history.settled(&mut checker, heard * SECOND, 1, 1);
+            if let Some(lost) = lost {
+                let store = Timestamp(1_800_000_000_000_000 + lost * SECOND);
+                history.see(&mut checker, lost * SECOND, &Seen::Lost { key: 0, store });
+            }
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 5, Source::Share, true);
+            history.check(&mut checker, 6 * SECOND + SECOND / 5, 6, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{lost:?} {heard}: {:?}", checker.violations());
         }
     }
 
