@@ -511,7 +511,11 @@ impl LeasedKey {
             return;
         }
         self.view.note_answered(now);
-        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
+        if overtaken {
+            self.view.note_open_again(now, grant);
+            return self.roll(now);
+        }
+        if lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
         self.view.note_heard(grant);
