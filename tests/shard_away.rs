@@ -918,7 +918,11 @@ fn a_window_that_is_open_after_all_is_as_used_as_was_shown() {
         bench.advance(Micros(3_000));
         (bench.used, bench.behind) = (5, 1_000);
         bench.grant(&peek, 0);
-        assert_eq!(bench.last.unwrap().remaining, if limit.ends_with("fixed") { 20 } else { 15 }, "as of the next window");
+        assert_eq!(
+            bench.last.unwrap().remaining,
+            if limit.ends_with("fixed") { 20 } else { 15 },
+            "as of the next window"
+        );
         (bench.used, bench.behind) = (0, 2_000);
         bench.grant(&call, 5);
         let told = bench.last.unwrap();
