@@ -942,6 +942,33 @@ fn what_a_store_that_lost_a_key_has_lent_of_it_since_is_not_left() {
     }
 }
 
+/// A peek that was long under way shows the store's clock so vaguely that the window may be over. The answer to a check, which
+/// the peek's has overtaken, shows that it is not: the check was told that all of it is left, its own cost included.
+#[test]
+fn a_window_that_is_open_after_all_is_as_used_as_was_shown() {
+    for limit in ["20/1s fixed", "20/1s sliding"] {
+        let mut bench = Bench::new(limit);
+        bench.advance(Micros(985_000));
+        assert!(!bench.peek());
+        let peek = bench.calls().pop().unwrap();
+        bench.advance(Micros(10_000));
+        assert_eq!(bench.check(5), None);
+        let call = bench.acquire();
+        bench.advance(Micros(3_000));
+        (bench.used, bench.behind) = (5, 1_000);
+        bench.grant(&peek, 0);
+        assert_eq!(
+            bench.last.unwrap().remaining,
+            if limit.ends_with("fixed") { 20 } else { 15 },
+            "as of the next window"
+        );
+        (bench.used, bench.behind) = (0, 2_000);
+        bench.grant(&call, 5);
+        let told = bench.last.unwrap();
+        assert_eq!((told.verdict, told.remaining), (Verdict::Allow, 15), "{limit}: {told:?}");
+    }
+}
+
 #[test]
 fn what_others_held_of_a_bucket_long_ago_denies_nobody() {
     let mut bench = Bench::new("1000/1s burst 5");

@@ -13,11 +13,15 @@ use super::per_limit::PerLimit;
 use super::rule::Rule;
 use super::segments::Segments;
 use super::store_clock::StoreClock;
-use super::time::{Due, Instant, StoredTime, Timestamp};
+use super::time::{Due, Instant, Micros, StoredTime, Timestamp};
 
 /// Most segments of a lease; older ones make room for new ones. Only policies with several limits, and stores whose clocks
 /// are set, ever need more than two.
 const MAX_SEGMENTS: usize = 6;
+
+/// Tokens of one window that end within so long of each other end together. With less, a lease would be of more segments where trips
+/// to the store differ; with more, tokens lapse that could be spent.
+const TOGETHER: Micros = Micros(20_000);
 
 /// Tokens of one grant, or of several of the same windows.
 #[derive(Clone, Debug)]
@@ -103,7 +107,9 @@ impl Lease {
         }
         // A store whose clock was set back lends ahead of a window of which it has lent before the clock was set. The one may be
         // spent at once, and the other is charged to a window that has yet to begin.
-        let is_apart = |held: &Segment| held.starts == Due::AT_ONCE && segment.starts != Due::AT_ONCE;
+        let waits = |held: &Segment| held.starts == Due::AT_ONCE && segment.starts != Due::AT_ONCE;
+        // What a call brought that was long under way ends early. It would take with it what others have brought.
+        let is_apart = |held: &Segment| waits(held) || are_apart(held.ends, segment.ends);
         let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
         if let Some(same) = same.find(|held| !is_apart(held)) {
             same.left = same.left.saturating_add(segment.left);
@@ -343,6 +349,11 @@ impl From<Segment> for Unspent {
     }
 }
 
+/// Whether tokens of one window end at times that are far from each other.
+fn are_apart(one: Due, other: Due) -> bool {
+    one.time().zip(other.time()).is_some_and(|(one, other)| one.since(other).max(other.since(one)) > TOGETHER)
+}
+
 /// `at`, minus the possible drift of this clock since `sent`.
 fn early(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_early() }
@@ -396,6 +407,25 @@ mod tests {
         assert_eq!((lease.usable(NOW), lease.current(NOW), lease.held()), (3, 3, 7));
         assert!(lease.spend(NOW, 3));
         assert_eq!((lease.usable(NOW), lease.held_of(0, Timestamp(12_000_000))), (0, 4));
+    }
+
+    /// The call that brought the first two had been under way for a fifth of a second; the other three end by how long their own took.
+    #[test]
+    fn what_a_late_answer_brings_does_not_end_what_others_have_brought() {
+        let (rule, mut lease) = (Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]), Lease::default());
+        let brought = |tokens: u64, trip: u64| {
+            let (sent, windows) = (Instant(NOW.0 - trip), [Timestamp(11_000_000).stored()]);
+            // The store's clock is read when the answer leaves.
+            let clock = StoreClock::new(sent, NOW, Timestamp(NOW.0 - 300_000));
+            Segment::new(&rule, tokens, sent, clock, &windows, false)
+        };
+        for (tokens, trip) in [(2, 200_000), (2, 1_000), (1, 5_000)] {
+            assert_eq!(lease.add(brought(tokens, trip)), None);
+        }
+        assert_eq!(lease.usable(NOW + Micros(190_000)), 5);
+        let later = NOW + Micros(210_000);
+        assert_eq!(lease.drop_ended(later, |gone| assert_eq!(gone.tokens, 2)), 0);
+        assert_eq!(lease.usable(later), 3);
     }
 
     #[test]

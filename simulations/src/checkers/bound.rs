@@ -47,6 +47,10 @@ static PUSHED: Exemption = Exemption::new(
     "limits that change",
     "What was lent under the old limit is spent under the new one: what the old one had more, or a limit where windows are others.",
 );
+static RAISED: Exemption = Exemption::new(
+    "what the store has set aside of a bucket when its rate is raised, once a change",
+    "It is charged when nodes tell of it, under the limit of then: it leaks away at the new rate, where what was charged before takes as long as under the old one.",
+);
 static LATE: Exemption = Exemption::new(
     "answers that come late",
     "A bucket is charged when the store answers: what nobody waits for any more may be spent within a second.",
@@ -61,7 +65,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["bound"],
     proves: "In no window, over no interval and by no estimate is more admitted of what the store lent than the limit.",
     judges: "All algorithms, several limits, whatever goes wrong.",
-    exemptions: &[&SHARES, &STALE, &UNDONE, &LOST, &LEAPT, &REFUNDED, &PUSHED, &LATE, &TRIP],
+    exemptions: &[&SHARES, &STALE, &UNDONE, &LOST, &LEAPT, &REFUNDED, &PUSHED, &RAISED, &LATE, &TRIP],
     mutant: Some("one-token-more"),
 };
 
@@ -81,6 +85,8 @@ struct Key {
     pending: BTreeMap<(u32, u64), u64>,
     /// What its owner counts.
     counted: Counted,
+    /// The limits by which rates were last raised. Nodes learn of them one after another.
+    raised: Option<Arc<Rule>>,
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
@@ -346,12 +352,20 @@ impl Key {
             Some(old) if Arc::ptr_eq(old, rule) || old == rule => return,
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
-                for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
+                let (is_first, mut is_raised) = (self.raised.as_ref() != Some(rule), false);
+                let aside = self.counted.shown.as_ref().filter(|(of, _)| is_first && of == old);
+                for (index, (old, new)) in old.limits.iter().zip(&rule.limits).enumerate() {
+                    let (count, is_higher) = (&mut self.counts[index], new.count > old.count);
+                    let aside = aside.filter(|_| is_higher).map_or(0, |(_, counters)| counters[index].used);
+                    is_raised |= is_higher;
                     // What is forgiven of a bucket leaks, from now on. What it holds was charged in time, and takes as long as under
                     // the old limit.
                     count.roll(old, self.now);
-                    count.change_rate(old, new);
+                    count.change_rate(old, new, RAISED.forgives(aside));
                     count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
+                }
+                if is_raised {
+                    self.raised = Some(rule.clone());
                 }
             }
             old => {
@@ -675,6 +689,31 @@ mod tests {
             }),
             3
         );
+    }
+
+    /// Nine tokens are in a bucket whose rate is doubled, of which the store has charged all or has set four aside; some nodes
+    /// go by the old rate once more. What was charged takes as long as before.
+    #[test]
+    fn what_is_set_aside_when_a_rate_is_raised_leaks_at_the_new_one() {
+        for (aside, most) in [(0, 3), (4, 7)] {
+            let rule = |limit| Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
+            let (old, new) = (rule("19/2s burst 20"), rule("38/2s burst 20"));
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0].used = aside;
+            let counted = Counted { shown: Some((old.clone(), counters)), ..Counted::default() };
+            let mut key = Key { rule: Some(old.clone()), counts: vec![Count::default()], counted, ..Key::default() };
+            key.now = SECOND;
+            key.counts[0].roll(&old.limits[0], SECOND);
+            key.counts[0].admit_at(&old.limits[0], SECOND, 9, 0);
+            for rule in [&new, &old, &new] {
+                key.adopt(rule);
+            }
+            for beyond in [0, 1] {
+                let mut count = key.counts[0].clone();
+                count.admit_at(&new.limits[0], SECOND, most + beyond, 0);
+                assert_eq!(count.excess(&new.limits[0], SECOND, 0), beyond, "{aside}");
+            }
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ static HELD: Exemption = Exemption::new(
     "What it can spend by its own clock when the call arrives nobody else knows so nearly.",
 );
 
+static LATE: Exemption = Exemption::new(
+    "what a call has brought that was under way for longer than two timeouts",
+    "A node counts a lease from when its call left: what such a call brings ends so much earlier than its window.",
+);
+
 static OWED: Exemption = Exemption::new(
     "what a node is lent of a window, as far as it has admitted so much on its share in the same window, or of a sliding one in that before",
     "It pays for that before anything of it is held.",
@@ -64,7 +69,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["fairness", "confirmed"],
     proves: "No node asks for more than its part, less what it holds, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is held: one window. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &HELD, &OWED, &SHAPES, &LEAPS, &GROWN],
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &HELD, &LATE, &OWED, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
@@ -92,8 +97,11 @@ pub(super) struct Fairness {
     /// What each was lent of windows and can spend yet, at least; and which of its calls have brought it.
     held: Map<(Life, u32), Held>,
     lent: Ids,
-    /// See `HELD`.
+    /// When each acquire left that is under way.
+    left: Map<(Life, u64), u64>,
+    /// See `HELD`, and `LATE`.
     edge: u64,
+    late: u64,
     /// By key: how far its owner's clock is ahead of true time.
     skews: Numbered<Option<u64>>,
     /// By key.
@@ -242,7 +250,9 @@ impl Fairness {
             shares: Map::default(),
             held: Map::default(),
             lent: Ids::default(),
+            left: Map::default(),
             edge: EDGE + 2 * setting.plan.daemon.timeout.0,
+            late: 2 * setting.plan.daemon.timeout.0,
             skews: Numbered::default(),
             asked: Numbered::default(),
             owners: setting.plan.daemon.owners,
@@ -287,6 +297,7 @@ impl Fairness {
     fn hold(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = &call.op else { return };
         let share = self.shares.get_mut(&(life, key)).filter(|_| !order.window.is_next());
+        let left = self.left.remove(&(life, call.id)).unwrap_or(moment.at);
         let held = self.held.entry((life, key)).or_default();
         if held.epoch != grant.epoch {
             *held = Held { epoch: grant.epoch, ..Held::default() };
@@ -296,7 +307,9 @@ impl Fairness {
             && let Some((begins, ends)) = window(call, order, grant)
         {
             let paid = share.map_or(0, |share| share.pay(moment.at, grant.granted));
-            held.lend(Held { epoch: grant.epoch, begins, ends, tokens: grant.granted - paid });
+            let is_late = LATE.when(moment.at - left > self.late);
+            let tokens = if is_late { 0 } else { grant.granted - paid };
+            held.lend(Held { epoch: grant.epoch, begins, ends, tokens });
         }
     }
 
@@ -386,6 +399,7 @@ impl Observer for Fairness {
                     _ => {}
                 }
                 if let (Op::Acquire(order), true) = (&call.op, self.sent.is_first(life, call.id)) {
+                    self.left.insert((life, call.id), moment.at);
                     self.order(moment, life, *key, call, order);
                 }
             }
@@ -482,6 +496,23 @@ mod tests {
             history.check(&mut checker, middle, 1, Source::Lease, false);
             history.called_holding(&mut checker, middle + 1, 3, [10, 6]);
             assert_eq!(checker.violations().len(), seen, "{admitted} {before}: {:?}", checker.violations());
+        }
+    }
+
+    /// The call that brought six of a window left more than two timeouts before, or not so long.
+    #[test]
+    fn what_a_late_call_has_brought_may_have_ended() {
+        for (trip, seen) in [(100_001, 0), (100_000, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Fairness::new(&history.setting());
+            history.opened = 2 * SECOND;
+            let middle = 2 * SECOND + SECOND / 2;
+            history.settled(&mut checker, 2 * SECOND, 1, 0);
+            history.called(&mut checker, middle - trip, 2, 6);
+            history.settled(&mut checker, middle, 2, 6);
+            history.check(&mut checker, middle, 1, Source::Lease, false);
+            history.called_holding(&mut checker, middle + 1, 3, [10, 6]);
+            assert_eq!(checker.violations().len(), seen, "{trip}: {:?}", checker.violations());
         }
     }
 

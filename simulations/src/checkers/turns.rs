@@ -56,6 +56,10 @@ static EDGE: Exemption = Exemption::new(
     "what is admitted shortly before a window's end",
     "By the node's clock it may be of the next one: 20 ms and two timeouts.",
 );
+static TOLD: Exemption = Exemption::new(
+    "a window of which the node has told three times all that it has admitted, before it was over",
+    "By what it knows of the store's clock it may have been over: then it has had its turns.",
+);
 static OLD: Exemption = Exemption::new(
     "a window that was over four periods ago, and a key of which nobody has asked the node for 1.9 s",
     "A node remembers six windows of a key, and a key for two seconds at least: one that comes back has another place in the order.",
@@ -66,7 +70,9 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["turns"],
     proves: "Of more keys than one round of gossip has room for each has its turn: a node tells of no key twice while another one waits whose last window is over.",
     judges: "One fixed window.",
-    exemptions: &[&BASELINES, &CROWDED, &UNCOUNTED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &OLD],
+    exemptions: &[
+        &BASELINES, &CROWDED, &UNCOUNTED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &TOLD, &OLD,
+    ],
     mutant: Some("tells-from-the-first"),
 };
 
@@ -79,6 +85,9 @@ const OVER: u64 = 1_000;
 /// See `SPARSE`: parts of a limit.
 const ADMITTED_PART: u64 = 16;
 const USED_PART: u64 = 10;
+
+/// See `TOLD`.
+const TURNS: u8 = 3;
 
 /// See `OLD`.
 const PERIODS: u64 = 4;
@@ -94,6 +103,8 @@ struct Open {
     /// The store has lent of it when a tenth was used; and after that a round came when some of it was admitted.
     is_news: bool,
     is_talked_of: bool,
+    /// So often all of it was told that was admitted by then.
+    told: u8,
 }
 
 /// A key that waits.
@@ -155,6 +166,12 @@ impl Open {
     /// It has to be told when it is over.
     fn counts(&self) -> bool {
         !SPARSE.when(self.admitted <= self.least || !self.is_news && !self.is_talked_of)
+            && !TOLD.when(self.told >= TURNS)
+    }
+
+    fn admit(&mut self, tokens: u64) {
+        self.admitted += tokens;
+        self.told = 0;
     }
 }
 
@@ -243,7 +260,7 @@ impl Turns {
         if matches!(source, Source::Lease | Source::Store)
             && let Some(open) = self.tellers.of(request.node).window(request.key, limit, ends)
         {
-            open.admitted += request.cost;
+            open.admit(request.cost);
         }
     }
 
@@ -271,6 +288,12 @@ impl Turns {
         let teller = tellers.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         teller.rounds += 1;
+        for told in usage {
+            let open = keys.get(&told.digest.0).and_then(|key| teller.open.get_mut(key));
+            if let Some(open) = open.filter(|open| open.ends == told.window.0 && open.admitted <= told.count.admitted) {
+                open.told = open.told.saturating_add(1);
+            }
+        }
         teller.turn(now);
         let Teller { asked, due, .. } = teller;
         due.retain(|key, _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
@@ -457,6 +480,23 @@ mod tests {
         round(&mut history, &mut checker, SECOND - 2_000, &[2], false);
         round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
         assert!(checker.violations().is_empty(), "the one before was told before the window was over");
+    }
+
+    /// By what the node knows of the store's clock the window was over before its end: three rounds tell all of it, or two, or it admits
+    /// one more after them.
+    #[test]
+    fn what_was_told_three_times_before_its_window_was_over_has_had_its_turns() {
+        for (rounds, more, seen) in [(3, 0, 0), (2, 0, 1), (3, 1, 1)] {
+            let (mut history, mut checker) = admitted(3 - more);
+            checker.keys.insert(1, 0);
+            (1..=rounds).for_each(|at| round(&mut history, &mut checker, SECOND / 2 + at, &[1], false));
+            if more > 0 {
+                history.check(&mut checker, SECOND / 2 + 9, more, Source::Lease, true);
+            }
+            round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{rounds} {more}: {:?}", checker.violations());
+        }
     }
 
     #[test]

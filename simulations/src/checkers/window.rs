@@ -38,10 +38,13 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// A bucket goes on under another limit of the same period: what is in it leaks away when it would have.
-    pub(super) fn change_rate(&mut self, old: &Limit, new: &Limit) {
+    /// A bucket goes on under another limit of the same period: what is in it leaks away when it would have, but for so many tokens
+    /// that have yet to be charged.
+    pub(super) fn change_rate(&mut self, old: &Limit, new: &Limit, uncharged: u64) {
         if old.algorithm == Algorithm::Gcra && old.count > 0 && self.level > 0 {
-            self.level = self.level * i128::from(new.count) / i128::from(old.count);
+            let uncharged = (i128::from(uncharged) * i128::from(old.period.0)).min(self.level);
+            let charged = self.level - uncharged;
+            self.level = charged * i128::from(new.count) / i128::from(old.count) + uncharged;
         }
     }
 
@@ -233,7 +236,7 @@ mod tests {
             let mut count = Count::default();
             count.roll(&old, 1_000_000);
             count.admit(&old, 2);
-            count.change_rate(&old, &new);
+            count.change_rate(&old, &new, 0);
             count.roll(&new, 1_000_000 + later);
             count.admit(&new, 2);
             assert_eq!(count.excess(&new, 1_000_000 + later, 0), excess, "{later}");

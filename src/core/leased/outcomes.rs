@@ -513,6 +513,7 @@ impl LeasedKey {
         }
         self.view.note_answered(now);
         if overtaken {
+            self.view.note_open_again(now, grant);
             return self.roll(now);
         }
         if lost && !matches!(call.op, Op::Acquire(_)) {

@@ -410,6 +410,20 @@ impl StoreView {
         }
     }
 
+    /// Takes over the counters of windows that are open still, by the clock as an answer shows it, and had been taken for over by
+    /// one that was known less well. Later answers have shown more of them, but that was forgotten when they seemed to be over.
+    pub(super) fn note_open_again(&mut self, now: Instant, grant: &Grant) {
+        let latest = self.latest_heard(now);
+        for index in 0..self.rule.limits.len() {
+            let (limit, at, fresh) = (&self.rule.limits[index], self.counter(index).at, grant.counters[index]);
+            let is_aligned = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+            let is_open = fresh.at < at && fresh.rolled(limit, latest).at == fresh.at;
+            if is_aligned && is_open && grant.epoch == self.epoch {
+                self.note_counter(index, fresh);
+            }
+        }
+    }
+
     /// Records tokens that an acquire was granted of a limit's window.
     pub(super) fn note_lent(&mut self, index: usize, window: Option<StoredTime>, granted: u64, order: &Acquire) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
