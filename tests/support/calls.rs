@@ -191,13 +191,15 @@ impl Caller {
     fn until(&self, random: &mut Random) -> Option<Timestamp> {
         let near = [self.now, self.now + CALL_LIFE].map(|at| Timestamp((at.0 + random.below(3)).saturating_sub(1)));
         let within = self.now + Micros(random.below(CALL_LIFE.0));
-        random.one_of(&[None, None, None, Some(within), Some(within), Some(near[0]), Some(near[1])])
+        let until = random.one_of(&[None, None, None, Some(within), Some(within), Some(near[0]), Some(near[1])]);
+        until.filter(|until| until.0 > 0)
     }
 
     /// What the node says of what is set aside for it: often what it was told last.
     fn claim(&self, random: &mut Random, capacity: u64) -> Claim {
         let (last, few) = (self.last().map_or(0, |grant| grant.entitled), random.below(6));
         let (now, soon) = (self.now, self.now + Micros(random.below(1_000_000)));
+        let any = Frees::AtAnyTime.on_wire();
         Claim {
             believes: random.one_of(&[
                 None,
@@ -209,16 +211,8 @@ impl Caller {
                 Some(u64::MAX),
             ]),
             wishes: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
-            frees: random.one_of(&[
-                Frees::Never,
-                Frees::Until(now),
-                Frees::Until(now - Micros(1)),
-                Frees::Until(soon),
-                Frees::Until(soon),
-                Frees::AtAnyTime,
-                Frees::AtAnyTime,
-                Frees::AtAnyTime,
-            ]),
+            // As numbers of a call, because a store whose clock has just begun may be told of its very beginning.
+            frees: Frees::from_wire(random.one_of(&[0, now.0, (now - Micros(1)).0, soon.0, soon.0, any, any, any])),
             owes: random.one_of(&[0, 0, 0, few, capacity, u64::MAX]),
         }
     }

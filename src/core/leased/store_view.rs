@@ -68,7 +68,6 @@ struct LimitView {
 /// What the store has answered about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
-    /// It has never answered.
     Nothing,
     /// The limits before these.
     OtherLimits,
