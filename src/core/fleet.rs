@@ -81,12 +81,13 @@ impl FleetView {
     }
 }
 
-/// What a share may follow of `own` tokens of a window of which all nodes have admitted so many beyond a limit of `count`. Those
-/// were admitted on shares, by nodes that have lost the store before this one and have theirs still: the parts of all who had
-/// the store then are smaller by as much together. Rounded down.
+/// How many of the `own` tokens that this node admitted in a past window its share is reckoned from. All nodes together admitted
+/// `beyond` tokens more than the limit of `count` in that window. The store lends no more than the limit, so nodes that lost the
+/// store before this one admitted those on their shares, which they still have. The nodes that had the store then divide what
+/// is left: each of their parts shrinks in the same proportion. Rounded down.
 #[must_use]
 pub fn beside_shares(count: u64, own: u64, beyond: u64) -> u64 {
-    // So much is divided by what nodes have admitted.
+    // The part of the limit that is divided by what nodes admitted; the rest is shared out alike.
     let followed =
         u128::from(count) * u128::from(SAFE_PPM) / u128::from(WHOLE) * u128::from(FOLLOWING) / u128::from(WHOLE);
     let rest = followed.saturating_sub(beyond.into());

@@ -19,8 +19,8 @@ use super::time::{Due, Instant, Micros, StoredTime, Timestamp};
 /// are set, ever need more than two.
 const MAX_SEGMENTS: usize = 6;
 
-/// Tokens of one window that end within so long of each other end together. With less, a lease would be of more segments where trips
-/// to the store differ; with more, tokens lapse that could be spent.
+/// Tokens of one window whose ends lie no further apart than this are one segment, which ends with the earliest of them. With less,
+/// a lease would have a segment for each call where trips to the store differ; with more, tokens lapse that could be spent.
 const TOGETHER: Micros = Micros(20_000);
 
 /// Tokens of one grant, or of several of the same windows.

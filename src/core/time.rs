@@ -122,7 +122,7 @@ impl Due {
 }
 
 impl Timestamp {
-    /// The same, to be kept where none may be; `None` for 0.
+    /// The same time, for a place that may also hold no time; `None` for 0.
     #[must_use]
     pub const fn stored(self) -> Option<StoredTime> {
         StoredTime::read(self.0)
@@ -142,7 +142,7 @@ impl Timestamp {
 }
 
 impl StoredTime {
-    /// From a number of a call or of the store.
+    /// Reads a number of a call or of the store, in which 0 says that there is no time.
     #[must_use]
     pub const fn read(number: u64) -> Option<Self> {
         match NonZero::new(number) {
@@ -151,7 +151,7 @@ impl StoredTime {
         }
     }
 
-    /// The number of a call.
+    /// The number that stands for it in a call: 0 for none.
     #[must_use]
     pub fn number(time: Option<Self>) -> u64 {
         time.map_or(0, |time| time.0.get())

@@ -87,7 +87,7 @@ pub(super) struct Window {
     pub(super) lost: bool,
     /// The store was asked whether the reports are right.
     pub(super) asked: bool,
-    /// A check was denied because of them, as all of it was spent.
+    /// A check was denied because peers' reports said that all of the window was spent.
     pub(super) denied: bool,
 }
 

@@ -122,7 +122,7 @@ impl PeerUsage {
         }
     }
 
-    /// The same, only for those of them by which a check was denied.
+    /// Refutes what peers reported, only of those windows because of which a check was denied.
     pub(super) fn refute_denied(&mut self, at: impl Iterator<Item = Timestamp>) {
         let windows = self.windows_mut().iter_mut().zip(at);
         let windows = windows.filter_map(|(history, at)| history.iter_mut().find(|window| window.at == at));

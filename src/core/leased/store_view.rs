@@ -435,9 +435,9 @@ impl StoreView {
         }
     }
 
-    /// Records that the store was told of all that was spent of buckets but for so many tokens. It counts what it was told by its
-    /// own clock, which may have been set since, and somebody may have taken some of it back: so that delays no more what is
-    /// spent next. What is untold was spent by now, each time rounded up.
+    /// Records that the store has been told of all that was spent of buckets, but for `untold` tokens. From then on only those
+    /// are dated by this node's clock. The store dates the others by its own clock, which may have been set, so they must not make
+    /// tokens that are spent next look as if they were spent later than they are.
     pub(super) fn note_told(&mut self, now: Instant, untold: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             known.full_at = known.full_at.min(now + gcra::cost(limit, untold) + Micros(untold));
@@ -632,7 +632,7 @@ mod tests {
     use super::*;
     use crate::core::call::Window;
 
-    /// Of an empty bucket the next token came a tenth of a second later by the node's clock, and by the store's half of it is there.
+    /// Ten tokens of an empty bucket are spent and told. Then the store's clock is set forward by half a second, so half of it is back.
     #[test]
     fn what_the_store_was_told_does_not_delay_what_is_spent_after_its_clock_was_set() {
         let limit = Limit::parse("10/1s burst 10").unwrap();
