@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 ("acquire, new key", acquire),
                 ("acquire, known key", acquire),
                 ("return", give_back),
-                ("refund", |_| Op::Refund { amount: 1, windows: OPEN }),
+                ("refund", |_| Op::Refund { amount: 1, epoch: 0, windows: OPEN }),
                 ("peek", |_| Op::Peek),
             ];
             for (name, op) in steps {

@@ -42,7 +42,7 @@ fn what_was_too_much_is_held_again_and_the_rest_is_the_stores_to_credit() {
     assert!(!give_back(&mut bench, 9, &charge), "five more were spent here");
     assert_eq!(bench.held(), 14);
     let windows = charge.windows(&bench.rule).unwrap();
-    assert_eq!(refunds(&mut bench), [Op::Refund { amount: 4, windows }]);
+    assert_eq!(refunds(&mut bench), [Op::Refund { amount: 4, epoch: charge.epoch, windows }]);
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn refund_gives_back_what_was_spent_here_and_no_more() {
     assert!(!bench.refund(9), "five more were spent here, the rest is the store's to credit");
     assert_eq!(bench.held(), 14);
     let refund = bench.calls().pop().unwrap();
-    assert_eq!(refund.op, Op::Refund { amount: 4, windows: OPEN });
+    assert_eq!(refund.op, Op::Refund { amount: 4, epoch: 0, windows: OPEN });
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn what_a_bucket_was_charged_for_a_waiter_goes_back_to_the_store() {
     assert!(!bench.refund(3), "one more was spent here that the store does not know of");
     assert_eq!(bench.held(), 3);
     let refunds: Vec<_> = bench.calls().into_iter().filter(|call| matches!(call.op, Op::Refund { .. })).collect();
-    assert_eq!(refunds[0].op, Op::Refund { amount: 2, windows: OPEN });
+    assert_eq!(refunds[0].op, Op::Refund { amount: 2, epoch: 0, windows: OPEN });
 }
 
 /// What comes of 40 tokens held by a node that is idle from a tenth of the window on, where so much

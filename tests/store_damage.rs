@@ -79,7 +79,7 @@ fn all_ops() -> [Op; 5] {
         ages: JUST_NOW,
         windows: [NOW.stored(); MAX_LIMITS],
     };
-    [Op::Peek, back, Op::Refund { amount: 1, windows: OPEN }, acquire(3), Op::Reset]
+    [Op::Peek, back, Op::Refund { amount: 1, epoch: 0, windows: OPEN }, acquire(3), Op::Reset]
 }
 
 #[test]

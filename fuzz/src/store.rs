@@ -88,7 +88,14 @@ fn ops() -> [Op; 6] {
     };
     let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: Voided::default() };
     let occupy = Occupy { used: 1, need: 1, want: 3, lease: Micros::from_secs(30) };
-    [Op::Acquire(acquire), back, Op::Peek, Op::Refund { amount: 3, windows: OPEN }, Op::Occupy(occupy), Op::Reset]
+    [
+        Op::Acquire(acquire),
+        back,
+        Op::Peek,
+        Op::Refund { amount: 3, epoch: 0, windows: OPEN },
+        Op::Occupy(occupy),
+        Op::Reset,
+    ]
 }
 
 fn call(op: Op, limits: &[&str]) -> Call {

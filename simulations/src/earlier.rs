@@ -62,11 +62,12 @@ pub fn of(op: &Op) -> &'static Script {
     }
 }
 
-/// The call as that build makes it: it may be executed whenever it comes.
+/// The call as that build makes it: it may be executed whenever it comes, and a refund says no epoch.
 #[must_use]
 pub fn call(call: &Call) -> Call {
     let op = match call.op {
         Op::Acquire(order) => Op::Acquire(Acquire { until: None, ..order }),
+        Op::Refund { amount, windows, .. } => Op::Refund { amount, epoch: 0, windows },
         op => op,
     };
     Call { op, ..call.clone() }

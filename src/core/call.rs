@@ -73,6 +73,9 @@ pub enum Op {
     Refund {
         /// Tokens that are credited.
         amount: u64,
+        /// The epoch of the key, as its node knew it, under which the cost was charged; 0 where that does not matter or is not known.
+        /// If a reset has begun another one since, the charge is forgotten and nothing is credited.
+        epoch: u64,
         /// For each limit the `Counter::at` of the window that was charged, if only that may be credited. Under GCRA, the time
         /// from which on the bucket has filled up since.
         windows: Windows,

@@ -125,7 +125,7 @@ impl Shard {
 
     /// Takes back a cost that was spent: in the lease as far as it was spent there, and the rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        self.ask(now, &request, |key, cx| leased::take_back(key, cx, now, request.cost, OPEN))
+        self.ask(now, &request, |key, cx| leased::take_back(key, cx, now, request.cost, 0, OPEN))
     }
 
     /// Gives back `request.cost` of a charge, to the windows in which it was charged and that still count: first to

@@ -256,12 +256,20 @@ impl Nodes {
         }
     }
 
-    /// The records after a reset. Earlier acquires of this node that arrive later count as outdated, and are granted
-    /// nothing.
-    pub(super) fn reset(node: &str, id: u64, asked: u64) -> Self {
-        let record = Record { id: id.max(asked), other: id, ..Record::default() };
-        let records = BTreeMap::from([(node.into(), record)]);
-        Self { records, ..Self::default() }
+    /// The records after a reset, with the census as it is then. Earlier acquires of this node that arrive later count as outdated,
+    /// and are granted nothing. Of the other nodes that are counted stays when they asked, and which acquire is not executed once more.
+    pub(super) fn reset(before: Option<&Self>, node: &str, id: u64, census: Census) -> Self {
+        let known = before.map(|nodes| &nodes.records).into_iter().flatten();
+        let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;
+        let counted = known.clone().filter(|(name, record)| ***name != *node && recent(record.cid));
+        let kept = counted.map(|(name, Record { cid, id, .. })| (name.clone(), (*cid, *id, 0)));
+        let own =
+            known.clone().find(|(name, _)| ***name == *node).map_or((0, 0), |(_, record)| (record.cid, record.id));
+        let all = kept.chain([(node.into(), (own.0, own.1.max(id), id))]);
+        let records = all.map(|(name, (cid, id, other))| (name, Record { cid, id, other, ..Record::default() }));
+        let is_counted = before.is_some_and(|nodes| nodes.census.numbers().is_some());
+        let census = if is_counted { census } else { Census::default() };
+        Self { census, records: records.collect(), ..Self::default() }
     }
 
     /// What is set aside for all nodes.

@@ -126,23 +126,23 @@ impl Embedded {
 
     /// Takes back a cost that was spent.
     pub fn refund(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
-        self.take_back(now, request, OPEN)
+        self.take_back(now, request, 0, OPEN)
     }
 
     /// Gives a part of a charge back, only to those windows in which it was charged, and nothing where the key was reset
     /// since: what others spent after that is not taken back for it.
     pub fn give_back(&mut self, now: Timestamp, request: Request<'_>, charge: &Charge) -> Decision {
-        let found = self.ask(now, &request, Op::Peek);
-        let was_reset = found.as_ref().is_ok_and(|grant| grant.reset && grant.epoch != charge.epoch);
-        let windows = charge.windows(request.rule).filter(|_| charge.is_counted && !was_reset);
-        match windows {
-            Some(windows) => self.take_back(now, request, windows),
-            None => self.answer(now, &request, found, Some(Resolution::allow(Source::Store))),
+        match charge.windows(request.rule).filter(|_| charge.is_counted) {
+            Some(windows) => self.take_back(now, request, charge.epoch, windows),
+            None => {
+                let found = self.ask(now, &request, Op::Peek);
+                self.answer(now, &request, found, Some(Resolution::allow(Source::Store)))
+            }
         }
     }
 
-    fn take_back(&mut self, now: Timestamp, request: Request<'_>, windows: Windows) -> Decision {
-        let grant = self.ask(now, &request, Op::Refund { amount: request.cost, windows });
+    fn take_back(&mut self, now: Timestamp, request: Request<'_>, epoch: u64, windows: Windows) -> Decision {
+        let grant = self.ask(now, &request, Op::Refund { amount: request.cost, epoch, windows });
         self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }
 

@@ -126,7 +126,7 @@ impl MemoryStore {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
             Op::Return { .. } => Ok(self.take_back(view, &call.op)),
             Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
-            Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
+            Op::Refund { amount, epoch, windows } => Ok(self.refund(view, amount, epoch, &windows)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }
     }
@@ -317,7 +317,7 @@ impl MemoryStore {
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }
 
-    fn refund(&mut self, mut view: View<'_>, amount: u64, windows: &Windows) -> Grant {
+    fn refund(&mut self, mut view: View<'_>, amount: u64, epoch: u64, windows: &Windows) -> Grant {
         let seen = view.seen_before();
         if seen != Standing::New {
             return view.grant(0, seen);
@@ -327,7 +327,8 @@ impl MemoryStore {
             if limit.algorithm == Algorithm::Gcra { view.now < charged } else { counter.at == charged }
         };
         let charged = view.limits.iter().zip(view.counters.iter().zip(windows)).all(charges);
-        if view.head.is_none() || !charged {
+        let forgot = |head: Head| head.reset && epoch != 0 && epoch != head.epoch;
+        if view.head.is_none_or(forgot) || !charged {
             return view.grant(0, Standing::New);
         }
         let amount = amount.min(MAX_COUNT);
@@ -352,8 +353,8 @@ impl MemoryStore {
         }
         let Some(old) = view.head else { return Ok(view.grant(0, Standing::New)) };
         let following = if old.epoch < MAX_ID { old.epoch + 1 } else { 1 };
-        // The new epoch differs from every earlier one. The reset forgets the records of other nodes, so their
-        // earlier calls may arrive once more, and must see another epoch than theirs.
+        // The new epoch differs from every earlier one, because earlier calls of other nodes may arrive yet, and must see another
+        // epoch than theirs.
         let epoch = if view.id > old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(lifetime::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
@@ -365,8 +366,7 @@ impl MemoryStore {
         // The key was dropped above, so at least one cell is free.
         self.save(&view, head, &view.limits[..1])?;
         if view.id != 0 {
-            let asked = view.record.map_or(0, |record| record.id);
-            let mut after = Nodes::reset(view.node, view.id, asked);
+            let mut after = Nodes::reset(nodes.as_ref(), view.node, view.id, view.census);
             if let Some(nodes) = nodes.filter(|_| view.aside.is_some() || view.silent.is_some()) {
                 // A node that has lost the store hears of no reset, and goes on within its entitlement.
                 after.keep_aside(Form::of(view.limits), nodes);
@@ -380,7 +380,7 @@ impl MemoryStore {
             // Under a limit that was changed, the window that is open now may be another.
             aside.of_window(view.counters[0].at);
         }
-        (view.head, view.census, view.lent) = (Some(head), Census::default(), Default::default());
+        (view.head, view.lent) = (Some(head), Default::default());
         Ok(view.grant(0, Standing::New))
     }
 }

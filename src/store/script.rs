@@ -78,7 +78,7 @@ static SOURCES: [Source; 5] = [
     source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "silent", "account", "acquire", "tail"]),
     source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "entitled", "silent", "account", "return", "tail"]),
     source!("peek", "" 0, "" 0, ["lib", "entitled", "silent", "peek", "tail"]),
-    source!("refund", "I7" 7, "I7" 7, ["lib", "entitled", "silent", "account", "refund", "tail"]),
+    source!("refund", "I7I7" 14, "I7" 7, ["lib", "entitled", "silent", "account", "refund", "tail"]),
     source!("reset", "" 0, "" 0, ["lib", "entitled", "silent", "reset", "tail"]),
 ];
 
@@ -337,7 +337,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
             words.add_all(&[amount, *epoch, held, voids.id, need, told, spent, voids.answered]);
         }
-        Op::Refund { amount, .. } => words.add((*amount).min(MAX_COUNT)),
+        Op::Refund { amount, epoch, .. } => words.add_all(&[(*amount).min(MAX_COUNT), *epoch]),
         Op::Occupy(ask) => words.add_all(&[ask.used, ask.need, ask.want, ask.lease.0]),
         Op::Peek | Op::Reset => {}
     }
@@ -517,10 +517,10 @@ mod tests {
 
     #[test]
     fn numbers_beyond_the_scripts_are_clamped() {
-        let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
+        let refund = Op::Refund { amount: u64::MAX, epoch: 0, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
-        assert_eq!(argv(&call)[1], format!("0 {EXACT} {MAX_COUNT}"));
+        assert_eq!(argv(&call)[1], format!("0 {EXACT} {MAX_COUNT} 0"));
     }
 
     #[test]

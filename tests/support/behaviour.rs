@@ -87,7 +87,7 @@ fn next_call(key: &mut Key, id: u64, random: &mut Random, clock: &Clock) -> (usi
     let op = match (random.below(10), key.past.last()) {
         (0, Some((_, _, grant))) if grant.granted > 0 => give_back(grant, random),
         (1, _) => Op::Peek,
-        (2, _) => Op::Refund { amount: random.below(6), windows: OPEN },
+        (2, _) => Op::Refund { amount: random.below(6), epoch: 0, windows: OPEN },
         (3, _) if random.below(5) == 0 => Op::Reset,
         _ => Op::Acquire(acquire(key, random)),
     };

@@ -159,7 +159,7 @@ impl Caller {
                 let few = random.below(20);
                 let any = random.below(1 << 53);
                 let amount = random.one_of(&[few, few, 3_000, any, u32::MAX.into(), u64::MAX]);
-                Op::Refund { amount, windows: self.charged(random) }
+                Op::Refund { amount, epoch: self.epoch(random), windows: self.charged(random) }
             }
             _ => Op::Reset,
         }
@@ -176,15 +176,20 @@ impl Caller {
         let ahead = random.percent(12);
         let begins = if ahead { random.one_of(&[at, at, at, at + Micros(1)]) } else { Timestamp(0) };
         let window = Window::from_wire(begins.0);
-        let epoch = self.last().map_or(0, |grant| grant.epoch);
-        let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
-        let epoch = random.one_of(&[0, epoch, epoch, older]);
+        let epoch = self.epoch(random);
         let known = std::array::from_fn(|index| self.known(random, rule, index));
         let held = self.held(random);
         let ages = [self.age(random); MAX_LIMITS];
         let until = self.until(random);
         let claim = rule.is_entitled().then(|| self.claim(random, capacity));
         Acquire { need, want, least, window, epoch, held, ages, known, until, claim }
+    }
+
+    /// One that the node may know: none, that of now, or an older one.
+    fn epoch(&self, random: &mut Random) -> u64 {
+        let epoch = self.last().map_or(0, |grant| grant.epoch);
+        let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
+        random.one_of(&[0, epoch, epoch, older])
     }
 
     /// Until when an acquire may be executed: often for ever, and else around the time that it has for that.

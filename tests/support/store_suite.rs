@@ -52,6 +52,9 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("refunds once and never above the limit", refunds_once_and_never_above),
     ("refunds of the windows that were charged", refunds_of_the_windows_that_were_charged),
     ("forgets on reset, and hears nothing of before", forgets_on_reset),
+    ("credits nothing of before a reset", a_refund_of_a_charge_from_before_a_reset_credits_nothing),
+    ("credits what was brought back", a_refund_of_an_epoch_that_was_lost_credits_what_was_brought_back),
+    ("counts its nodes after a reset as before", counts_who_uses_the_key_after_a_reset_as_before),
     ("begins an epoch with each reset", resets_never_bring_an_epoch_back),
     ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
     ("is lifted to what a node knows", is_lifted_to_what_a_node_knows),
@@ -231,10 +234,10 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
 fn refunds_once_and_never_above(key: &mut Key<'_>) {
     key.lend(6);
     let id = key.id();
-    assert_eq!(key.call(0, id, Op::Refund { amount: 2, windows: OPEN }).counters[0].used, 4);
-    let again = key.call(0, id, Op::Refund { amount: 2, windows: OPEN });
+    assert_eq!(key.call(0, id, Op::Refund { amount: 2, epoch: 0, windows: OPEN }).counters[0].used, 4);
+    let again = key.call(0, id, Op::Refund { amount: 2, epoch: 0, windows: OPEN });
     assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 4));
-    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX, windows: OPEN }).counters[0].used, 0);
+    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX, epoch: 0, windows: OPEN }).counters[0].used, 0);
     assert_eq!(key.lend(99).granted, 10);
 }
 
@@ -244,13 +247,13 @@ fn refunds_of_the_windows_that_were_charged(key: &mut Key<'_>) {
     let mut charged = windows(&grant);
     charged[2] = (grant.now + Micros(1 << 40)).stored();
     let id = key.id();
-    let taken = key.call(0, id, Op::Refund { amount: 2, windows: charged });
+    let taken = key.call(0, id, Op::Refund { amount: 2, epoch: 0, windows: charged });
     assert_eq!((taken.granted, taken.counters[0].used, taken.counters[1].used), (2, 4, 4));
     let [first, second] = [0, 1].map(|place: usize| grant.counters[place].at);
     for (place, at) in [(0, first - Micros(1)), (1, second + Micros(1)), (2, grant.now), (3, Timestamp(1))] {
         let (id, mut windows) = (key.id(), charged);
         windows[place] = at.stored();
-        let refused = key.call(0, id, Op::Refund { amount: 2, windows });
+        let refused = key.call(0, id, Op::Refund { amount: 2, epoch: 0, windows });
         assert_eq!((refused.granted, refused.counters[0].used), (0, 4), "{place}");
     }
 }
@@ -273,6 +276,41 @@ fn forgets_on_reset(key: &mut Key<'_>) {
     assert!(second.epoch != grant.epoch && second.reset);
 }
 
+fn a_refund_of_a_charge_from_before_a_reset_credits_nothing(key: &mut Key<'_>) {
+    let before = key.lend(6).epoch;
+    let id = key.id();
+    key.call(0, id, Op::Reset);
+    let now = key.lend(5).epoch;
+    for (epoch, used) in [(before, 5), (now, 4), (0, 3)] {
+        let id = key.id();
+        let grant = key.call(0, id, Op::Refund { amount: 1, epoch, windows: OPEN });
+        assert_eq!(grant.counters[0].used, used, "{epoch} of {before} and {now}");
+    }
+}
+
+/// A store that has lost the key is told what its nodes know of the epoch before, so that counts as it did.
+fn a_refund_of_an_epoch_that_was_lost_credits_what_was_brought_back(key: &mut Key<'_>) {
+    key.lend(6);
+    let id = key.id();
+    assert_eq!(key.call(0, id, Op::Refund { amount: 2, epoch: 77, windows: OPEN }).counters[0].used, 4);
+}
+
+fn counts_who_uses_the_key_after_a_reset_as_before(key: &mut Key<'_>) {
+    key.limited(&["100/Y fixed"]);
+    let late = key.id();
+    for node in [0, 1, 2] {
+        key.acquire(node, ask(9));
+    }
+    let id = key.id();
+    let reset = key.call(0, id, Op::Reset);
+    assert_eq!((reset.nodes, reset.counters[0].used), (3, 0));
+    for node in [1, 0, 2, 1] {
+        assert_eq!(key.acquire(node, ask(1)).nodes, 3, "{node}");
+    }
+    let late = key.call(2, late, Op::Acquire(ask(9)));
+    assert_eq!((late.granted, late.outdated), (0, true), "asked before the reset");
+}
+
 fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
     let mut seen = vec![key.lend(6).epoch];
     let (one, other) = (key.id(), key.id());
@@ -293,7 +331,7 @@ fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
         ages: JUST_NOW,
         windows: [Timestamp(1).stored(); MAX_LIMITS],
     };
-    for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
+    for op in [back, Op::Refund { amount: 1, epoch: 0, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
         assert!(grant.counters[0].at > grant.now, "a fresh window is shown");
@@ -475,7 +513,7 @@ fn keeps_what_is_owed(key: &mut Key<'_>) {
     assert_eq!(grant.counters[0].left(&key.rule.limits[0], grant.now), 5);
     key.limited(&["100/Y burst 10"]);
     let id = key.id();
-    let refund = key.call(0, id, Op::Refund { amount: 10, windows: OPEN });
+    let refund = key.call(0, id, Op::Refund { amount: 10, epoch: 0, windows: OPEN });
     assert_eq!(refund.counters[0].at.0, owed.0 + 4 * token, "ten of these are one of those");
 }
 
@@ -488,7 +526,10 @@ fn counts_beyond_32_bits(key: &mut Key<'_>) {
         assert_eq!(key.acquire(1, ask(gigabytes)).granted, gigabytes / 2 + 1, "{text}");
         assert_eq!(key.lend(1).granted, 0, "{text}");
         let id = key.id();
-        assert_eq!(key.call(0, id, Op::Refund { amount: 5_000_000_000, windows: OPEN }).granted, 5_000_000_000);
+        assert_eq!(
+            key.call(0, id, Op::Refund { amount: 5_000_000_000, epoch: 0, windows: OPEN }).granted,
+            5_000_000_000
+        );
         assert_eq!(key.acquire(2, Acquire { least: 5_000_000_000, ..ask(5_000_000_000) }).granted, 5_000_000_000);
     }
     for text in ["9007199254740991/Y fixed", "9007199254740991/Y fixed from-first", "9007199254740991/Y sliding"] {

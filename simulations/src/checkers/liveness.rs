@@ -38,10 +38,6 @@ static BURSTS: Exemption = Exemption::new(
     "the use of a fixed window that several nodes were asked for, and in its second half too little",
     "A node that was told that nothing is left asks again after a quarter of the window and a jitter: of what another one has handed back meanwhile it is lent some if it is asked for it still.",
 );
-static RESET: Exemption = Exemption::new(
-    "the use of a fixed window in which a client reset the key, and that several nodes were asked for",
-    "A reset forgets who uses the key: who asks first is lent as one that is alone, and may hold what others lack until the window is over.",
-);
 static SHALLOW: Exemption = Exemption::new(
     "the use of buckets that fill up within a second, and of what costs more than a limit holds",
     "A full bucket loses what nobody takes at once, and what costs more is never admitted.",
@@ -82,7 +78,6 @@ pub(super) static SHEET: Sheet = Sheet {
         &LATER,
         &STEADY,
         &BURSTS,
-        &RESET,
         &SHALLOW,
         &FIRST,
         &STALLS,
@@ -115,8 +110,6 @@ struct Window {
     late: u64,
     node: u32,
     several: bool,
-    /// A client reset the key in it.
-    reset: bool,
 }
 
 /// Of shapes whose windows do not begin with the clock's: so many of the longest periods are watched, in so many parts.
@@ -157,8 +150,6 @@ pub(super) struct Liveness {
     /// Of a node and a key of which a call was not answered: when the next one was, or that none was yet.
     found_again: Map<(u32, u32), Option<u64>>,
     windows: BTreeMap<u32, Window>,
-    /// By key: the window in which a client last reset it.
-    resets: BTreeMap<u32, u64>,
     stretches: BTreeMap<u32, Stretch>,
     nodes: u64,
     judged: Judged,
@@ -186,7 +177,6 @@ impl Liveness {
             unheard: BTreeMap::new(),
             found_again: Map::default(),
             windows: BTreeMap::new(),
-            resets: BTreeMap::new(),
             stretches: BTreeMap::new(),
             nodes: 1,
             judged: Judged::default(),
@@ -199,8 +189,7 @@ impl Liveness {
         // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
         let wanted = (count * 3 / 4).saturating_sub(ROOM_LEFT.forgives(window.most * 2 + self.nodes));
         let is_burst = BURSTS.when(window.several && window.late * 2 < count + count / 5);
-        let is_reset = RESET.when(window.several && window.reset);
-        if !window.whole || is_burst || is_reset || window.asked < count + count / 5 {
+        if !window.whole || is_burst || window.asked < count + count / 5 {
             return;
         }
         self.judged.uses += 1;
@@ -212,14 +201,6 @@ impl Liveness {
 }
 
 impl Liveness {
-    /// A client has reset a key.
-    fn note_reset(&mut self, key: u32, number: u64) {
-        self.resets.insert(key, number);
-        if let Some(window) = self.windows.get_mut(&key).filter(|window| window.number == number) {
-            window.reset = true;
-        }
-    }
-
     /// A check under a rule of another shape: sliding windows, buckets and windows from the first request are used as they
     /// come to it where demand is steady.
     fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
@@ -297,9 +278,6 @@ impl Observer for Liveness {
             }
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        if let (Kind::Reset, Some(limit)) = (request.kind, aligned(rule)) {
-            self.note_reset(request.key, store.0 / limit.period.0);
-        }
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
         {
             return;
@@ -330,8 +308,7 @@ impl Observer for Liveness {
             return;
         };
         let (number, passed) = (store.0 / limit.period.0, store.0 % limit.period.0);
-        let reset = self.resets.get(&request.key) == Some(&number);
-        let fresh = Window { number, node: request.node, reset, ..Window::default() };
+        let fresh = Window { number, node: request.node, ..Window::default() };
         let window = self.windows.entry(request.key).or_insert(fresh);
         let over = (window.number != number).then_some(*window);
         if over.is_some() {
@@ -451,29 +428,6 @@ mod tests {
                 }
             }
             assert_eq!(!checker.violations().is_empty(), seen, "{nodes}, {apart}: {:?}", checker.violations());
-        }
-    }
-
-    #[test]
-    fn a_window_in_which_the_key_was_reset_is_excused_and_no_other_is() {
-        // Of five windows those in the midst are judged.
-        for (nodes, resets, seen) in [(2, 0..0, 3), (2, 12..13, 2), (2, 11..14, 0), (1, 11..14, 3)] {
-            for first in [true, false] {
-                let mut history = History::new("10/1s fixed");
-                let mut checker = checker(&history);
-                for second in 10..15 {
-                    for check in 0..20 {
-                        let at = second * SECOND + check * SECOND / 20;
-                        if resets.contains(&second) && check == if first { 0 } else { 7 } {
-                            let request = Request { kind: Kind::Reset, ..history.ask(&mut checker, at) };
-                            history.answer(&mut checker, at, &request, Source::Store, true);
-                        }
-                        let request = Request { node: check as u32 % nodes, ..history.ask(&mut checker, at) };
-                        history.answer(&mut checker, at, &request, Source::Lease, check < 3);
-                    }
-                }
-                assert_eq!(checker.violations().len(), seen, "{nodes}, {resets:?}: {:?}", checker.violations());
-            }
         }
     }
 }

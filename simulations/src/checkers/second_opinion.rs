@@ -26,12 +26,17 @@ static LIFE: Exemption = Exemption::new(
     "Scripts of the build before reckon from the time of each call until when a key is kept, and these from what is stored: of that build's calls the end of the key is not compared, and all else is.",
 );
 
+static RESETS: Exemption = Exemption::new(
+    "earlier resets",
+    "A reset by a script of the build before forgets who uses the key, and a later one does not: the census and when its node asked are not compared then.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "second_opinion.rs",
     invariants: &["second-opinion"],
     proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
     judges: "All: every call of every run, whatever goes wrong with the store; of concurrent limits what is rehearsed beside each run.",
-    exemptions: &[&OLD_RECORDS, &LIFE],
+    exemptions: &[&OLD_RECORDS, &LIFE, &RESETS],
     mutant: Some("sliding-rounds-down"),
 };
 
@@ -76,14 +81,20 @@ impl SecondOpinion {
         let call = &if ran.is_earlier && call.sets_aside() { plain(call) } else { call.clone() };
         let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
         store.put(call.digest, &ran.node, limits, before.as_ref());
+        let forgets = RESETS.when(ran.is_earlier && matches!(call.op, Op::Reset) && grant.reset);
         let own = match store.call(grant.now, &ran.node, call) {
+            Ok(own) if forgets => Grant { nodes: grant.nodes, ..own },
             Ok(own) => own,
             Err(error) => return Some(format!("the memory store refuses: {error:?}")),
         };
         if own != *grant {
             return Some(format!("the script answered {grant:?}, the memory store {own:?}"));
         }
-        let left = store.excerpt(call.digest, &ran.node, limits);
+        let mut left = store.excerpt(call.digest, &ran.node, limits);
+        if let Some(left) = left.as_mut().filter(|_| forgets) {
+            left.census = None;
+            left.record.iter_mut().for_each(|record| record[0] = 0);
+        }
         store.put(call.digest, &ran.node, limits, None);
         let is_life_excused =
             |script: Excerpt| LIFE.when(ran.is_earlier && left.is_some_and(|left| script.says_as(&left)));

@@ -352,7 +352,7 @@ impl History {
     pub(super) fn refund(&mut self, observer: &mut dyn Observer, at: u64, cost: u32) {
         let request = Request { kind: Kind::Refund, cost: cost.into(), ..self.ask(observer, at) };
         self.see(observer, at, &Seen::Asked(&request));
-        let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
+        let call = Call { op: Op::Refund { amount: cost.into(), epoch: 0, windows: OPEN }, ..self.acquire(9, 1) };
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
         let grant = self.grant(at, cost.into());
         self.ran(observer, at, &call, &grant);
@@ -382,12 +382,12 @@ impl History {
     fn refunding(&self, id: u64, amount: u64, ends: Option<u64>) -> Call {
         let mut windows = OPEN;
         windows[0] = ends.and_then(|ends| Timestamp(START + ends).stored());
-        Call { op: Op::Refund { amount, windows }, ..self.acquire(id, 1) }
+        Call { op: Op::Refund { amount, epoch: 0, windows }, ..self.acquire(id, 1) }
     }
 
     /// The store executes that call once more, or too late.
     pub(super) fn refund_again(&mut self, observer: &mut dyn Observer, at: u64, cost: u32, marks: [bool; 2]) {
-        let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
+        let call = Call { op: Op::Refund { amount: cost.into(), epoch: 0, windows: OPEN }, ..self.acquire(9, 1) };
         let [replayed, outdated] = marks;
         let grant = Grant { replayed, outdated, ..self.grant(at, cost.into()) };
         self.ran(observer, at, &call, &grant);

@@ -389,9 +389,9 @@ fn takes_in(errand: &mut Flight, op: &Op) -> bool {
     match (&mut errand.call.op, op) {
         (Op::Peek, Op::Peek) => errand.ended.is_none(),
         (Op::Reset, Op::Reset) => !has_left,
-        (Op::Refund { amount, windows }, Op::Refund { amount: more, windows: others }) => {
+        (Op::Refund { amount, epoch, windows }, Op::Refund { amount: more, epoch: other, windows: others }) => {
             let sum = amount.saturating_add(*more);
-            let is_same = !has_left && windows == others && sum <= MAX_COUNT;
+            let is_same = !has_left && (*epoch, *windows) == (*other, *others) && sum <= MAX_COUNT;
             *amount = if is_same { sum } else { *amount };
             is_same
         }

@@ -130,7 +130,7 @@ pub(in crate::core) fn rollback(
         }
         // The store has forgotten it, together with all else that the key was charged.
         _ if key.view.was_reset_since(decision.epoch) => None,
-        _ => Some(take_back(key, cx, now, cost, OPEN)),
+        _ => Some(take_back(key, cx, now, cost, decision.epoch, OPEN)),
     }
 }
 
@@ -165,15 +165,16 @@ pub(in crate::core) fn give_back_charge(
     if key.view.was_reset_since(charge.epoch) {
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
-    take_back(key, cx, now, due, windows)
+    take_back(key, cx, now, due, charge.epoch, windows)
 }
 
-/// Takes back tokens that were spent in those windows: see [`Op::Refund`].
+/// Takes back tokens that were spent in those windows, under that epoch: see [`Op::Refund`].
 pub(in crate::core) fn take_back(
     key: &mut LeasedKey,
     cx: &mut Context,
     now: Instant,
     cost: u64,
+    epoch: u64,
     windows: Windows,
 ) -> Outcome {
     // If no more calls may wait, the store cannot be asked to take back its part. Then nothing is taken back here
@@ -190,7 +191,7 @@ pub(in crate::core) fn take_back(
         key.holdings.close_spent();
         key.note_refund_in_store(cost, &windows);
         key.note_unspent(cost);
-        return ask_or_refuse(key, cx, now, Op::Refund { amount: cost, windows }, cost);
+        return ask_or_refuse(key, cx, now, Op::Refund { amount: cost, epoch, windows }, cost);
     }
     let back = key.holdings.refund(now, cost.min(key.unreported()), &windows);
     key.note_unspent(back);
@@ -216,7 +217,7 @@ pub(in crate::core) fn take_back(
     if !key.calls.is_acquiring() {
         report_spent(key, cx, now);
     }
-    ask_or_refuse(key, cx, now, Op::Refund { amount, windows }, cost)
+    ask_or_refuse(key, cx, now, Op::Refund { amount, epoch, windows }, cost)
 }
 
 /// Resets the key in the whole fleet.

@@ -199,7 +199,14 @@ mod tests {
         };
         let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };
         let occupy = Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) });
-        let ops = [Op::Acquire(acquire), back, Op::Peek, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, occupy];
+        let ops = [
+            Op::Acquire(acquire),
+            back,
+            Op::Peek,
+            Op::Refund { amount: 1, epoch: 0, windows: OPEN },
+            Op::Reset,
+            occupy,
+        ];
         let caller = Caller { prefix: "ration", node: "n1", now: None };
         for op in ops {
             for count in [1, MAX_LIMITS] {

@@ -185,7 +185,7 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             ages: Default::default(),
             windows: Default::default(),
         },
-        "refund" => Op::Refund { amount: head.next()?, windows: Default::default() },
+        "refund" => Op::Refund { amount: head.next()?, epoch: head.next()?, windows: Default::default() },
         "occupy" => {
             Op::Occupy(Occupy { used: head.next()?, need: head.next()?, want: head.next()?, lease: head.span()? })
         }
@@ -246,7 +246,7 @@ mod tests {
             }),
             Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
             Op::Peek,
-            Op::Refund { amount: 1, windows },
+            Op::Refund { amount: 1, epoch: 5, windows },
             Op::Reset,
             Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) }),
         ];
