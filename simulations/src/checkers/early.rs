@@ -31,8 +31,8 @@ static FORGOTTEN: Exemption = Exemption::new(
     "What was handed back may count as lent again, and who brings back what the store has lost is lent nothing yet.",
 );
 static STOPPED: Exemption = Exemption::new(
-    "a key that a node was asked of that was then stopped, or ended with what it held, or whose call about it was under way when it left, as long as its tokens count",
-    "They are held where nobody asks.",
+    "a key that a node was asked of that was then stopped, or ended with what it held, or whose call about it was under way when it left, as long as its tokens count; of a node that is stopped again and again, all of that time",
+    "They are held where nobody asks, and nobody tells when such a node runs.",
 );
 static PUSHED: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",

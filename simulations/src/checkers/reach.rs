@@ -42,7 +42,7 @@ pub(super) fn scope(what: &What) -> Scope<'_> {
         | What::ScriptFlush { .. }
         // What another build tells beside what is known is passed over, and what it does not tell nobody denies by.
         | What::Build { .. }
-        // Who hears of fewer nodes is lent no more for that: how many they are the store counts itself.
+        // Who hears of fewer nodes is lent no more for that, because the store counts itself who asks it.
         | What::Part { .. } => Scope::Nobody,
         // A node does not know that its way to a master is cut, clogged or slow before it calls, and calls key by key.
         What::Cut { .. }
@@ -51,12 +51,12 @@ pub(super) fn scope(what: &What) -> Scope<'_> {
         | What::Slow { .. }
         | What::Noise { .. }
         | What::Refuse { .. }
+        // Of what no replica holds nodes are lent less, and it is theirs as ever.
+        | What::NoReplica { .. }
         // What a master that is gone had written and its replica had not is told of each key, and so is what a former one lends.
         | What::Kill { .. }
         | What::Pause { .. }
         | What::Isolate { .. }
-        // Of what no replica holds nodes are lent less, and it is theirs as ever.
-        | What::NoReplica { .. }
         // So is each key that is gone.
         | What::FlushAll { .. }
         | What::Evict { .. }
