@@ -1,30 +1,46 @@
-//! **early**: while nothing goes wrong and all nodes together are asked for less than 40 % of a window, no check is
-//! denied because the limit is spent: no single node holds that much of it.
+//! **early**: while all nodes together are asked for less than 40 % of a window, no check is denied because the limit is
+//! spent: no single node holds that much of it. Faults excuse the keys that they reach, and no others.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::gcra::LEASE_LIFE;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
+use rationd::core::usage::Usage;
 
 use super::notes::{Clocks, Lives, UnderWay};
+use super::phased::Pushes;
+use super::reach::{Reach, scope};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::{Brain, Plan, What, Zone};
+use crate::plan::{Brain, Plan, Zone};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static TROUBLE: Exemption = Exemption::new(
-    "from the first fault of a run on that is more than demand, a wall clock, scripts that are forgotten, nodes of a newer build or other limits of other keys, until all has healed, for two seconds and all that may count by then",
-    "Tokens are then held where nobody asks, and nobody is to blame.",
-);
 static LOST: Exemption = Exemption::new(
-    "a key of which a call, or an ask of a peer, was lost or took more than a fifth of the timeout, in runs with losses, as long as its tokens count",
+    "a key of which a call, or an ask of a peer, was lost, was not sent or took more than a fifth of the timeout, in runs with losses, or from a fault of nodes or of the way to the store on until all has healed, as long as its tokens count",
     "What it was lent nobody has.",
+);
+static FORGOTTEN: Exemption = Exemption::new(
+    "a key of which the store has lost something, or a former owner lent, as long as its tokens count",
+    "What was handed back may count as lent again, and who brings back what the store has lost is lent nothing yet.",
+);
+static STOPPED: Exemption = Exemption::new(
+    "a key that a node was asked of that was then stopped, or ended with what it held, or whose call about it was under way when it left, as long as its tokens count; of a node that is stopped again and again, all of that time",
+    "They are held where nobody asks, and nobody tells when such a node runs.",
+);
+static PUSHED: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What was lent under other limits counts by these.",
+);
+static LIES: Exemption = Exemption::new(
+    "a key of which a node was told what is not so, of a window that may be open, as long as its tokens count",
+    "Who tells more than was admitted denies others on purpose.",
 );
 static FAR: Exemption = Exemption::new(
     "a key that was asked of a node to which an answer of the store takes longer than a check waits, as long as its tokens count",
@@ -56,9 +72,22 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "One fixed window, and all other shapes of keys that one node is asked of, as long as nothing goes wrong.",
-    exemptions: &[&BASELINES, &TROUBLE, &LOST, &FAR, &LEAPS, &CONCURRENT, &ASIDE, &SEVERAL, &OVERTAKEN],
-    mutant: None,
+    judges: "One fixed window, and all other shapes of keys that one node is asked of, whatever goes wrong elsewhere.",
+    exemptions: &[
+        &BASELINES,
+        &LOST,
+        &FORGOTTEN,
+        &STOPPED,
+        &PUSHED,
+        &LIES,
+        &FAR,
+        &LEAPS,
+        &CONCURRENT,
+        &ASIDE,
+        &SEVERAL,
+        &OVERTAKEN,
+    ],
+    mutant: Some("batch-uncapped"),
 };
 
 /// Below this part of a limit, in hundredths, everybody passes.
@@ -66,6 +95,9 @@ const PART: u64 = 40;
 
 /// So long after all has healed nodes know of it.
 const SETTLED: u64 = 2_000_000;
+
+/// What is told of a window so many periods away can be of none that is open, by whatever master's clock.
+const AWAY: u64 = 16;
 
 /// One key's window.
 #[derive(Debug)]
@@ -91,9 +123,11 @@ struct Asked {
 pub(super) struct Early {
     is_on: bool,
     plan: Plan,
-    /// By policy: when something goes wrong for the first time with its keys; and from when on nothing does any more.
-    until: Vec<u64>,
-    from: u64,
+    /// By policy: when its limits change.
+    pushes: Vec<Pushes>,
+    /// When a fault has first reached nodes or the way to the store, and when all has healed for long enough.
+    begun: u64,
+    healed: u64,
     lives: Lives,
     clocks: Clocks,
     calls: UnderWay,
@@ -102,8 +136,13 @@ pub(super) struct Early {
     asked: Map<u32, VecDeque<Asked>>,
     /// The node that alone was asked of a key; `None`: there were several.
     alone: Map<u32, Option<u32>>,
-    /// When tokens of a key were last lost: the store executed a return that was overtaken, a call was lost, a far node was asked.
+    /// When tokens of a key were last lost, with or without a fault: the store executed a return that was overtaken, a call was lost, a far node was asked.
     spoilt: Map<u32, u64>,
+    /// When a fault last reached a key, and which nodes it reached.
+    reached: Map<u32, u64>,
+    reach: Reach,
+    /// By digest: the key, and its rule.
+    keys: Map<u128, (u32, Arc<Rule>)>,
     found: Found,
 }
 
@@ -118,33 +157,15 @@ fn counts_for(limit: &Limit) -> u64 {
         }
 }
 
-/// Whether no token is held elsewhere, or lost, by that.
-fn is_harmless(what: &What) -> bool {
-    matches!(what, What::Surge { .. } | What::Jump { .. } | What::ScriptFlush { .. } | What::Build { newer: true, .. })
-}
-
-/// When something goes wrong for the first time with keys of a policy. Other limits of one are of no concern to the others.
-fn until(plan: &Plan, policy: usize) -> u64 {
-    let concerns = |what: &What| match what {
-        What::Push { policy: of, .. } => *of as usize % plan.policies.len().max(1) == policy,
-        what => !is_harmless(what),
-    };
-    let faults = plan.faults.iter().filter(|fault| concerns(&fault.what));
-    faults.map(|fault| fault.at.0).min().unwrap_or(u64::MAX)
-}
-
 impl Early {
-    fn until(&self, request: &Request) -> u64 {
-        self.until.get(request.policy as usize).copied().unwrap_or(0)
-    }
-
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             plan: plan.clone(),
-            until: (0..plan.policies.len().max(1)).map(|policy| until(plan, policy)).collect(),
-            from: u64::MAX,
+            pushes: (0..plan.policies.len().max(1)).map(|policy| Pushes::new(plan, policy)).collect(),
+            begun: u64::MAX,
+            healed: u64::MAX,
             lives: Lives::default(),
             clocks: Clocks::new(plan),
             calls: UnderWay::default(),
@@ -152,6 +173,9 @@ impl Early {
             asked: Map::default(),
             alone: Map::default(),
             spoilt: Map::default(),
+            reached: Map::default(),
+            reach: Reach::new(plan),
+            keys: Map::default(),
             found: Found::default(),
         }
     }
@@ -159,10 +183,6 @@ impl Early {
     /// Takes note of what loses tokens of a key.
     fn spoil(&mut self, moment: Moment, seen: &Seen<'_>) {
         let key = match seen {
-            Seen::Joined { node, .. } | Seen::Left { node, .. } => {
-                self.calls.end(*node);
-                None
-            }
             Seen::Executed { key, call, grant, .. } if grant.outdated && matches!(call.op, Op::Return { .. }) => {
                 OVERTAKEN.when(true).then_some(*key)
             }
@@ -172,14 +192,18 @@ impl Early {
                 let is_far = zone.is_some_and(|zone| zone.store >= self.plan.daemon.timeout);
                 FAR.when(is_far).then_some(request.key)
             }
-            _ if self.plan.network.loss == 0 => None,
             Seen::Called { node, key, call, .. } => {
+                self.keys.entry(call.digest.0).or_insert_with(|| (*key, call.rule.clone()));
                 self.calls.leave(moment, self.lives.of(*node), *key, call.id);
                 None
             }
             Seen::Settled { node, incarnation, key, call, grant } => {
                 let took = self.calls.settle(moment, (*node, *incarnation), *key, call.id).unwrap_or(0);
-                LOST.when(grant.is_none() || took > self.quick()).then_some(*key)
+                let is_lost = grant.is_none() || took > self.quick();
+                if LOST.when(is_lost && self.is_faulty(moment)) {
+                    self.reached.insert(*key, moment.at);
+                }
+                LOST.when(is_lost && self.plan.network.loss > 0).then_some(*key)
             }
             Seen::PeerAnswered { key, peer, ask, answer, .. } if answer.is_ok() => {
                 self.calls.leave(moment, *peer, *key, u64::MAX - ask.id);
@@ -196,32 +220,81 @@ impl Early {
         }
     }
 
+    /// Takes note of the keys that faults reach.
+    fn reach(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.reach.see(moment, seen);
+        match seen {
+            Seen::Begins(fault) if scope(&fault.what).is_wide() => self.begun = self.begun.min(moment.at),
+            Seen::Calm => self.healed = moment.at + SETTLED,
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => {
+                let cut_short = self.calls.end(*node);
+                self.reached.extend(cut_short.into_iter().map(|key| (key, moment.at)).filter(|_| STOPPED.when(true)));
+            }
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. }
+                if FORGOTTEN.when(true) =>
+            {
+                self.reached.insert(*key, moment.at);
+            }
+            Seen::Called { key, sent: false, .. } if LOST.when(self.is_faulty(moment)) => {
+                self.reached.insert(*key, moment.at);
+            }
+            Seen::Told { frames, lies: true, .. } => {
+                let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
+                let lied: Vec<u32> = told.filter_map(|usage| self.is_of_open_window(moment, usage)).collect();
+                self.reached.extend(lied.into_iter().map(|key| (key, moment.at)).filter(|_| LIES.when(true)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a fault has reached nodes or the way to the store, and not all has healed.
+    fn is_faulty(&self, moment: Moment) -> bool {
+        self.begun <= moment.at && moment.at < self.healed
+    }
+
+    /// The key of what a node was told, if that says that something was admitted of a window that may be open.
+    fn is_of_open_window(&self, moment: Moment, usage: &Usage) -> Option<u32> {
+        let (key, rule) = self.keys.get(&usage.digest.0)?;
+        let period = rule.limits.get(usize::from(usage.limit))?.period.0;
+        let is_near = usage.window.0.abs_diff(moment.store.0) <= AWAY * period;
+        (is_near && usage.count.net() > 0).then_some(*key)
+    }
+
     /// A call that takes longer is late.
     fn quick(&self) -> u64 {
         const QUICK: u64 = 5;
         self.plan.daemon.timeout.0 / QUICK
     }
 
+    fn is_waiting(&self, moment: Moment, key: u32) -> bool {
+        self.calls.of(key).any(|(_, left)| moment.at > left + self.quick())
+    }
+
     /// Whether tokens of a key were lost that would count then, for so long.
     fn is_spoilt(&self, moment: Moment, key: u32, counts: u64) -> bool {
-        let is_waiting = self.calls.of(key).any(|(_, left)| moment.at > left + self.quick());
         let leapt = LEAPS.when(self.clocks.is_new(moment, key, counts));
-        leapt || LOST.when(is_waiting) || self.spoilt.get(&key).is_some_and(|at| moment.at < at + counts)
+        let is_waiting = LOST.when(self.plan.network.loss > 0 && self.is_waiting(moment, key));
+        leapt || is_waiting || self.spoilt.get(&key).is_some_and(|at| moment.at < at + counts)
+    }
+
+    /// Whether a fault has reached a key of a policy, whose tokens count for so long.
+    fn is_reached(&self, moment: Moment, request: &Request, counts: u64) -> bool {
+        let Request { key, policy, .. } = *request;
+        LOST.when(self.is_faulty(moment) && self.is_waiting(moment, key))
+            || STOPPED.when(self.reach.meets(moment, key, counts))
+            || PUSHED.when(self.pushes[policy as usize % self.pushes.len()].meet(moment.at))
+            || self.reached.get(&key).is_some_and(|at| moment.at < at + counts)
     }
 
     /// Of other shapes the limit says how long ago what was asked for may count.
     fn answered(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
-        let until = self.until(request);
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
         while asked.front().is_some_and(|asked| asked.at + longest < moment.at) {
             asked.pop_front();
         }
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
-        // Accounts of nodes that are gone hold a part of a bucket.
-        let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-        let counts = longest + if is_bucket { LEASE_LIFE.0 } else { 0 };
-        if !is_denied || TROUBLE.when(moment.at >= until && moment.at < self.from.saturating_add(counts)) {
+        if !is_denied {
             return;
         }
         let limit = &rule.limits[usize::from(decision.limit_index)];
@@ -255,7 +328,7 @@ impl Early {
 
 impl Observer for Early {
     fn minds(&self, topic: Topic) -> bool {
-        topic == Topic::Asked
+        matches!(topic, Topic::Asked | Topic::Told)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -269,20 +342,26 @@ impl Observer for Early {
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
         }
-        if matches!(seen, Seen::Calm) {
-            self.from = moment.at + SETTLED;
-        }
         self.lives.see(seen);
         self.clocks.see(moment, seen);
         self.spoil(moment, seen);
+        self.reach(moment, seen);
         let Seen::Answered { request, rule, decision, .. } = seen else { return };
         let counts = rule.limits.iter().map(counts_for).max().unwrap_or(0);
+        let limit = aligned(rule);
+        // Accounts of nodes that are gone hold a part of a bucket.
+        let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        let lasts = counts + if is_bucket { LEASE_LIFE.0 } else { 0 };
+        // A window that begins once all has healed is as good as any.
+        let begun = limit.map_or(lasts, |limit| limit.period.0.saturating_sub(decision.reset_after.0));
         let is_spoilt = self.is_spoilt(moment, request.key, counts);
+        let has_healed = moment.at >= self.healed.saturating_add(begun);
+        let is_reached = !has_healed && self.is_reached(moment, request, lasts);
         if !self.is_on || request.kind != Kind::Check || ASIDE.when(rule.is_entitled()) {
             return;
         }
-        let Some(limit) = aligned(rule) else {
-            if !is_spoilt {
+        let Some(limit) = limit else {
+            if !is_spoilt && !is_reached {
                 self.answered(moment, request, rule, decision);
             }
             return;
@@ -295,14 +374,14 @@ impl Observer for Early {
                 self.close(window);
             }
         }
-        let (until, from) = (self.until(request), self.from);
-        let is_troubled = |passed: u64| moment.at >= until && moment.at < from.saturating_add(passed);
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
         window.is_excused |= is_spoilt;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
-        let passed = limit.period.0.saturating_sub(decision.reset_after.0);
-        if is_denied && window.denied.is_none() && !TROUBLE.when(is_troubled(passed)) {
+        if is_reached {
+            // That a call is lost shows later than what comes of it, and no fault excuses what was before it.
+            window.denied = window.denied.take().filter(|(denied, _)| denied.at < self.begun);
+        } else if is_denied && window.denied.is_none() {
             window.denied = Some((moment, format!("{request:?} denied: {decision:?}")));
         }
     }
@@ -321,9 +400,16 @@ impl Checker for Early {
 #[cfg(test)]
 mod tests {
     use rationd::core::decision::Source;
+    use rationd::core::key::Digest;
+    use rationd::core::time::Timestamp;
+    use rationd::core::usage::Count;
+    use rationd::wire::digest::encode;
 
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, START};
+    use crate::frames::Frames;
+    use crate::plan::{Fault, What};
+    use crate::span::Span;
 
     #[test]
     fn a_denial_below_forty_percent_is_seen() {
@@ -352,6 +438,7 @@ mod tests {
         }
     }
 
+    /// The store has lost the key just before: what begins two seconds after all has healed is judged again, whatever was lost.
     #[test]
     fn what_begins_two_seconds_after_all_has_healed_is_judged_again() {
         for (limit, at, seen) in [
@@ -363,14 +450,10 @@ mod tests {
             ("100/1s burst 100", 13, 1),
         ] {
             let mut history = History::new(limit);
-            let mut setting = history.setting();
-            let what = crate::plan::What::FlushAll { master: 0 };
-            setting.plan.faults =
-                vec![crate::plan::Fault { at: crate::span::Span::secs(1), lasts: crate::span::Span(0), what }];
-            let mut checker = Early::new(&setting);
+            let mut checker = Early::new(&history.setting());
             history.see(&mut checker, 5 * SECOND, &Seen::Calm);
-            history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);
-            history.check(&mut checker, (at + 1) * SECOND + SECOND / 10, 1, Source::Lease, true);
+            history.see(&mut checker, at * SECOND, &Seen::Lost { key: 0, store: Timestamp(START + at * SECOND) });
+            denied_at(&mut history, &mut checker, at * SECOND);
             assert_eq!(checker.violations().len(), seen, "{limit} {at}: {:?}", checker.violations());
         }
     }
@@ -425,32 +508,135 @@ mod tests {
     /// They go by the limits of before and are lent tokens under those, whoever else has other limits.
     #[test]
     fn other_limits_excuse_the_keys_of_their_policy_alone() {
-        for (policy, seen) in [(0, 0), (1, 1)] {
+        for (policy, at, seen) in [(0, 4, 0), (0, 6, 1), (1, 4, 1)] {
             let mut history = History::new("100/1s fixed");
             let mut setting = history.setting();
             setting.plan.policies.push(setting.plan.policies[0].clone());
             let what = What::Push { policy, limits: vec!["10/1s fixed".into()] };
-            let (at, lasts) = (crate::span::Span::secs(1), crate::span::Span(0));
-            setting.plan.faults = vec![crate::plan::Fault { at, lasts, what }];
+            setting.plan.faults = vec![Fault { at: Span::secs(1), lasts: Span(0), what }];
             let mut checker = Early::new(&setting);
-            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
-            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
-            assert_eq!(checker.violations().len(), seen, "{policy}: {:?}", checker.violations());
+            denied_at(&mut history, &mut checker, at * SECOND);
+            assert_eq!(checker.violations().len(), seen, "{policy} {at}: {:?}", checker.violations());
         }
     }
 
-    /// More demand holds no tokens elsewhere, and a node that dies with what it holds does.
+    /// A check is denied then, and the window after that begins.
+    fn denied_at(history: &mut History, checker: &mut Early, at: u64) {
+        history.check(checker, at + SECOND / 10, 1, Source::Lease, false);
+        history.check(checker, at + SECOND + SECOND / 10, 1, Source::Lease, true);
+    }
+
     #[test]
-    fn a_fault_that_loses_nothing_excuses_nothing() {
-        for (what, seen) in [(What::Surge { factor: 2_000 }, 1), (What::Crash { node: 0 }, 0)] {
+    fn a_denial_before_any_fault_is_early_whatever_follows_in_its_window() {
+        for (denied, seen) in [(SECOND / 10, 1), (SECOND / 3, 0)] {
             let mut history = History::new("100/1s fixed");
-            let mut setting = history.setting();
-            let (at, lasts) = (crate::span::Span::secs(1), crate::span::Span(0));
-            setting.plan.faults = vec![crate::plan::Fault { at, lasts, what }];
-            let mut checker = Early::new(&setting);
-            history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
-            history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
-            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+            let mut checker = Early::new(&history.setting());
+            let fault = Fault { at: Span(SECOND / 4), lasts: Span(SECOND), what: What::Swizzle };
+            let begins = |history: &mut History, checker: &mut Early| {
+                history.see(checker, SECOND / 4, &Seen::Begins(&fault));
+            };
+            if denied > fault.at.0 {
+                begins(&mut history, &mut checker);
+            }
+            history.check(&mut checker, denied, 1, Source::Lease, false);
+            if denied < fault.at.0 {
+                begins(&mut history, &mut checker);
+            }
+            history.called(&mut checker, denied + 1, 1, 1);
+            history.unanswered_in(&mut checker, denied + 50_000, [0, 1]);
+            history.check(&mut checker, SECOND / 2, 1, Source::Lease, true);
+            history.check(&mut checker, SECOND + SECOND / 2, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{denied}: {:?}", checker.violations());
+        }
+    }
+
+    /// How many denials are early in a run in which a fault begins in the first second, node 0 has been asked of the key by then,
+    /// and something happens to it in the fourth.
+    fn early_after(what: What, lasts: Span, happens: impl Fn(&mut History, &mut Early)) -> Vec<Violation> {
+        let mut history = History::new("100/1s fixed");
+        let fault = Fault { at: Span::secs(1), lasts, what };
+        let mut setting = history.setting();
+        setting.plan.faults.push(fault.clone());
+        let mut checker = Early::new(&setting);
+        (0..2).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
+        history.check(&mut checker, SECOND / 2, 1, Source::Lease, true);
+        history.see(&mut checker, SECOND, &Seen::Begins(&fault));
+        history.check(&mut checker, 3 * SECOND, 1, Source::Lease, true);
+        happens(&mut history, &mut checker);
+        denied_at(&mut history, &mut checker, 4 * SECOND);
+        checker.found.list
+    }
+
+    #[test]
+    fn a_fault_excuses_no_key_to_which_nothing_happens() {
+        let master = 0;
+        for what in [
+            What::Surge { factor: 2_000 },
+            What::Swizzle,
+            What::Kill { master },
+            What::FlushAll { master },
+            What::Crash { node: 0 },
+            What::Part { nodes: vec![0], one_way: false },
+            What::Freeze { node: 1 },
+        ] {
+            assert_eq!(early_after(what.clone(), Span::secs(9), |_, _| ()).len(), 1, "{what:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_excused_of_which_a_call_is_lost_or_late_or_not_sent_under_a_fault_of_the_way_to_the_store() {
+        let sent = 3 * SECOND;
+        let answered = |after: u64| {
+            move |history: &mut History, checker: &mut Early| {
+                history.called(checker, sent, 1, 1);
+                history.settled(checker, sent + after, 1, 1);
+            }
+        };
+        let lost = |history: &mut History, checker: &mut Early| {
+            history.called(checker, sent, 1, 1);
+            history.unanswered_in(checker, sent + 50_000, [0, 1]);
+        };
+        for (what, seen) in [(What::Swizzle, 0), (What::Surge { factor: 2_000 }, 1)] {
+            assert_eq!(early_after(what.clone(), Span::secs(9), answered(10_000)).len(), 1, "{what:?}");
+            assert_eq!(early_after(what.clone(), Span::secs(9), answered(10_001)).len(), seen, "{what:?}");
+            assert_eq!(early_after(what, Span::secs(9), lost).len(), seen);
+        }
+    }
+
+    #[test]
+    fn a_node_that_stops_or_ends_excuses_the_keys_that_it_was_asked_of_as_long_as_their_tokens_count() {
+        let until = |ends: u64| Span(ends - SECOND);
+        for (node, ends, seen) in [(0, 9 * SECOND, 0), (0, 3 * SECOND, 0), (0, 2 * SECOND, 1), (1, 9 * SECOND, 1)] {
+            let found = early_after(What::Freeze { node }, until(ends), |_, _| ());
+            assert_eq!(found.len(), seen, "{node} {ends}: {found:?}");
+        }
+        for (node, drained, waits, seen) in
+            [(0, false, false, 0), (0, true, false, 1), (0, true, true, 0), (1, false, false, 1)]
+        {
+            let found = early_after(What::Crash { node }, Span::secs(9), |history, checker| {
+                if waits {
+                    history.called(checker, 3 * SECOND, 1, 1);
+                }
+                history.see(checker, 3 * SECOND + 1, &Seen::Left { node, drained });
+            });
+            assert_eq!(found.len(), seen, "{node} {drained} {waits}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_lie_excuses_the_keys_of_which_it_says_that_something_was_admitted_in_a_window_at_hand() {
+        let lie = What::Liar { node: 1, lie: crate::plan::Lie::Huge };
+        let (huge, negative) = (Count { admitted: u64::MAX, refunded: 0 }, Count { admitted: 0, refunded: u64::MAX });
+        for (digest, after, count, seen) in [(1, 5, huge, 0), (2, 5, huge, 1), (1, 100, huge, 1), (1, 5, negative, 1)] {
+            let found = early_after(lie.clone(), Span::secs(9), |history, checker| {
+                history.called(checker, 3 * SECOND, 1, 1);
+                history.settled(checker, 3 * SECOND + 1, 1, 1);
+                let window = Timestamp(START + after * SECOND);
+                let usage = Usage { digest: Digest(digest), limit: 0, window, count, epoch: 0 };
+                let frames = Frames::new(encode(&[usage]));
+                history.see(checker, 3 * SECOND + 2, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+            });
+            assert_eq!(found.len(), seen, "{digest} {after} {count:?}: {found:?}");
         }
     }
 }

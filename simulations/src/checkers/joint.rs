@@ -13,7 +13,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
 use super::bound::Bound;
-use super::notes::{Answers, Clocks, Life, Lives};
+use super::notes::{Answers, Clocks, Life, Lives, Trips};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
@@ -39,7 +39,7 @@ static GONE: Exemption = Exemption::new(
     "What it owes nobody pays: up to 95 % of the limit more, twice where two windows are at hand.",
 );
 static UNTOLD: Exemption = Exemption::new(
-    "shares of a node that the store has told nothing of the key, or of masters whose clocks differ",
+    "shares of a node that the store has told nothing of the key, or, where masters' clocks differ, nothing since another clock counts it; and for two periods after that has caught up with the one before",
     "Its windows lie across those of the store: twice the share, on top of leases.",
 );
 static ALONE: Exemption = Exemption::new(
@@ -58,7 +58,7 @@ static EDGES: Exemption =
     Exemption::new("near a boundary", "What is spent of a share within 5 ms of it may be of either window.");
 
 static FORGOTTEN: Exemption = Exemption::new(
-    "what is set aside of a key for a node without the store that has not heard of it since that lost something of the key, and for all once another clock counts it",
+    "what is set aside of a key for a node without the store that has not heard of it since that lost something of the key or another clock counts it, and for all until two periods after that has caught up with the one before",
     "The store sets aside anew, and does not know what such a node believes in; and windows of another clock lie across.",
 );
 
@@ -151,6 +151,7 @@ pub(super) struct Joint {
     /// How much that was in its latest window, by the end of that.
     aside: Map<u32, (u64, u64)>,
     clocks: Clocks,
+    trips: Trips,
     /// Some nodes are of the build before for a while.
     mixed: bool,
     found: Found,
@@ -282,6 +283,9 @@ struct Place {
     /// The store has answered it.
     told: Answers,
     knows: bool,
+    /// When the call was sent of which it was told last by the key's owner; and the last that another server executed.
+    asked: u64,
+    stale: u64,
     excused: Vec<Excused>,
 }
 
@@ -390,6 +394,7 @@ impl Joint {
             entitled: Map::default(),
             aside: Map::default(),
             clocks: Clocks::new(plan),
+            trips: Trips::default(),
             mixed: plan.faults.iter().any(|fault| matches!(fault.what, What::Build { newer: false, .. })),
             found: Found::default(),
         }
@@ -477,7 +482,9 @@ impl Joint {
             // It was set aside, so nothing excuses more but that the store has forgotten it.
             let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
             let is_lost = self.forgotten.get(&request.key).is_some_and(|lost| heard <= *lost);
-            let is_forgotten = FORGOTTEN.when(is_lost || self.clocks.leapt(request.key).is_some());
+            let asked = self.places.get(&(life, request.key)).map_or(0, |place| place.asked);
+            let is_another = goes_by_another(&self.clocks, moment, request.key, asked, span(limit));
+            let is_forgotten = FORGOTTEN.when(is_lost || is_another);
             return vec![if is_forgotten || MIXED.when(self.mixed) { request.cost } else { 0 }];
         }
         let key = self.keys.of(request.key);
@@ -486,7 +493,8 @@ impl Joint {
         let is_partial = PARTIAL.when(met && key.is_lent_beside(request.node, moment.at))
             || moment.at < key.until
             || APART.when(key.seconds.values().any(|second| second.is_over(key.since, moment.at)));
-        let is_untold = UNTOLD.when(self.differ || !place.knows);
+        let is_another = self.differ && goes_by_another(&self.clocks, moment, request.key, place.asked, key.span);
+        let is_untold = UNTOLD.when(is_another || !place.knows);
         let (nodes, gossips, has_met) = (place.told.nodes(), self.gossips, moment.at >= self.met);
         key.excused.resize(rule.limits.len(), Excused::default());
         place.excused.resize(rule.limits.len(), Excused::default());
@@ -544,6 +552,12 @@ impl Joint {
     }
 }
 
+/// Whether a node that asked then when it was last told of a key may go by another clock than its owner's, or what is admitted by
+/// that may count.
+fn goes_by_another(clocks: &Clocks, moment: Moment, key: u32, asked: u64, span: u64) -> bool {
+    clocks.leapt(key).is_some_and(|leapt| asked <= leapt) || clocks.is_new(moment, key, 2 * span)
+}
+
 /// When nodes that were there from the start know of each other, as they would have for long; never where they are
 /// torn apart.
 fn met(plan: &Plan) -> u64 {
@@ -580,6 +594,7 @@ impl Observer for Joint {
         self.all.excuse(moment, seen);
         self.lives.see(seen);
         self.clocks.see(moment, seen);
+        self.trips.see(moment, seen);
         match seen {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => self.stops(fault),
@@ -590,7 +605,10 @@ impl Observer for Joint {
                     self.all.beside(*key, store.0, |_, limit| FORGOTTEN.forgives(whole(limit)));
                 }
             }
-            Seen::Executed { key, grant, stale: true, .. } => drop(self.forgotten.insert(*key, grant.now.0)),
+            Seen::Executed { node, incarnation, key, call, grant, stale: true, .. } => {
+                self.forgotten.insert(*key, grant.now.0);
+                self.places.entry(((*node, *incarnation), *key)).or_default().stale = call.id;
+            }
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {
@@ -607,7 +625,7 @@ impl Observer for Joint {
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
                 // The key had been forgotten, if it was known.
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
-                (place.knows, place.alone, place.told) = (false, 0, Answers::default());
+                (place.knows, place.alone, place.told, place.asked) = (false, 0, Answers::default(), 0);
             }
             Seen::Settled { node, incarnation, key, call, grant } => {
                 let life = (*node, *incarnation);
@@ -621,6 +639,7 @@ impl Observer for Joint {
                 let place = self.places.entry((life, *key)).or_default();
                 place.told.note(moment, call.id, grant);
                 place.knows = true;
+                place.asked = if place.stale == call.id { 0 } else { moment.at - self.trips.latest() };
             }
             Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
                 if decision.source == Source::Share {
@@ -832,6 +851,33 @@ mod tests {
             history.check(&mut checker, 6 * SECOND + SECOND / 10, 5, Source::Share, true);
             history.check(&mut checker, 6 * SECOND + SECOND / 5, 6, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{lost:?} {heard}: {:?}", checker.violations());
+        }
+    }
+
+    /// The clock is five seconds back from the second second on: until it has caught up, and two periods after that, and until the
+    /// node is told by it. Where it always was the key's own, nothing is excused.
+    #[test]
+    fn leases_and_shares_are_judged_again_when_another_clock_has_counted_the_key_for_long() {
+        let rows = [(5, true, 8, 0), (5, true, 9, 1), (5, false, 9, 0), (0, true, 8, 1), (0, false, 8, 1)];
+        for ((ahead, told, at, seen), of) in rows.into_iter().flat_map(|row| [(row, "shares"), (row, "set aside")]) {
+            let mut history = match of {
+                "shares" => History::new("10/1s fixed"),
+                _ => History::entitled("10/1s fixed"),
+            };
+            let mut setting = history.setting();
+            setting.plan.redis.skew = Span::secs(5);
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            history.lent(&mut checker, 1, ahead * SECOND, 1, 1);
+            history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
+            if told {
+                history.settled(&mut checker, 3 * SECOND, 3, 1);
+            }
+            let at = at * SECOND + SECOND / 10;
+            history.check(&mut checker, at, 0, Source::Share, true);
+            history.check(&mut checker, at + 1, 7, Source::Lease, true);
+            history.check(&mut checker, at + 2, 4, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{of} {ahead} {told} {at}: {:?}", checker.violations());
         }
     }
 

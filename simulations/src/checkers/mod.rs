@@ -53,6 +53,7 @@ mod permits;
 mod phased;
 mod plenty;
 mod purse;
+mod reach;
 mod remaining;
 mod repair;
 mod replies;

@@ -109,7 +109,7 @@ impl Observer for Needless {
         self.stops.see(seen);
         self.lives.see(seen);
         match seen {
-            Seen::Joined { node, .. } | Seen::Left { node, .. } => self.calls.end(*node),
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => drop(self.calls.end(*node)),
             Seen::Called { node, key, call, sent: true } => {
                 self.calls.leave(moment, self.lives.of(*node), *key, call.id);
             }

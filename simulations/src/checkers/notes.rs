@@ -226,9 +226,10 @@ impl UnderWay {
         Some(moment.at - calls.swap_remove(place).2)
     }
 
-    /// The node is gone, or begins anew: nobody waits for an answer any more.
-    pub(super) fn end(&mut self, node: u32) {
-        self.0.values_mut().for_each(|calls| calls.retain(|((of, _), ..)| *of != node));
+    /// The node is gone, or begins anew: nobody waits for an answer any more. The keys that it had called about.
+    pub(super) fn end(&mut self, node: u32) -> Vec<u32> {
+        let waited = |calls: &mut Vec<(Life, u64, u64)>| calls.extract_if(.., |((of, _), ..)| *of == node).count() > 0;
+        self.0.iter_mut().filter_map(|(key, calls)| waited(calls).then_some(*key)).collect()
     }
 
     /// Of the calls about a key that nodes wait for, since when they have been.
