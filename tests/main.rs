@@ -81,6 +81,7 @@ mod status_page;
 mod store_behaviour;
 mod store_cluster;
 mod store_damage;
+mod store_earlier;
 mod store_memory;
 mod store_parity;
 mod store_redis;
