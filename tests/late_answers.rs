@@ -275,7 +275,7 @@ fn leftovers_of_a_bucket_wait_for_the_acquire_under_way() {
 
 /// Until when the store may execute an acquire.
 fn until(bench: &Bench, call: &Call) -> Timestamp {
-    bench.order(call).until.expect("it is bounded")
+    bench.order(call).until.expect("it is bounded").time()
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn ops() -> [Op; 6] {
         held: 0,
         ages: JUST_NOW,
         known: Default::default(),
-        until: Some(Timestamp(9)),
+        until: Timestamp(9).stored(),
         claim: None,
     };
     let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: Voided::default() };

@@ -108,7 +108,7 @@ pub struct Acquire {
     pub known: [Known; MAX_LIMITS],
     /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
     /// execute the call. It may have executed it before and have forgotten that, together with the key.
-    pub until: Option<Timestamp>,
+    pub until: Option<StoredTime>,
     /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
     pub claim: Option<Claim>,
 }
@@ -125,7 +125,7 @@ impl Acquire {
     /// Whether a store that remembers no acquire of this node does nothing at that time of its clock.
     #[must_use]
     pub fn is_late(&self, now: Timestamp) -> bool {
-        self.until.is_some_and(|until| now > until || now + CALL_LIFE < until)
+        self.until.map(StoredTime::time).is_some_and(|until| now > until || now + CALL_LIFE < until)
     }
 }
 

@@ -321,7 +321,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            let until = ask.until.map_or(0, |until| until.0);
+            let until = StoredTime::number(ask.until);
             words.add_all(&[need, want, least, ask.window.on_wire(), ask.epoch, held, until]);
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();

@@ -9,7 +9,7 @@ use rationd::core::call::{
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::time::{Instant, Micros, StoredTime, Timestamp};
 use rationd::store::memory::MemoryStore;
 
 /// A reproducible source of numbers (SplitMix64).
@@ -193,11 +193,11 @@ impl Caller {
     }
 
     /// Until when an acquire may be executed: often for ever, and else around the time that it has for that.
-    fn until(&self, random: &mut Random) -> Option<Timestamp> {
+    fn until(&self, random: &mut Random) -> Option<StoredTime> {
         let near = [self.now, self.now + CALL_LIFE].map(|at| Timestamp((at.0 + random.below(3)).saturating_sub(1)));
         let within = self.now + Micros(random.below(CALL_LIFE.0));
         let until = random.one_of(&[None, None, None, Some(within), Some(within), Some(near[0]), Some(near[1])]);
-        until.filter(|until| until.0 > 0)
+        until.and_then(Timestamp::stored)
     }
 
     /// What the node says of what is set aside for it: often what it was told last.

@@ -170,15 +170,15 @@ fn lends_nothing_to_an_older_duplicate(key: &mut Key<'_>) {
 fn executes_in_its_time_only(key: &mut Key<'_>) {
     let now = key.peek().now;
     let early = now + CALL_LIFE + Micros::from_secs(60);
-    for until in [Some(Timestamp(now.0 - 1)), Some(early)] {
+    for until in [Timestamp(now.0 - 1).stored(), early.stored()] {
         let grant = key.acquire(0, Acquire { until, ..ask(3) });
         assert_eq!((grant.granted, grant.late, grant.epoch), (0, true, 0), "{until:?} at {now:?}");
     }
     assert_eq!(key.used(), 0);
-    let (id, until) = (key.id(), Some(now + CALL_LIFE));
+    let (id, until) = (key.id(), (now + CALL_LIFE).stored());
     assert_eq!(key.call(0, id, Op::Acquire(Acquire { until, ..ask(3) })).granted, 3);
     // What it remembers of the node tells it more than the time does.
-    let (past, another) = (Some(Timestamp(now.0 - 1)), key.id());
+    let (past, another) = (Timestamp(now.0 - 1).stored(), key.id());
     let again = key.call(0, id, Op::Acquire(Acquire { until: past, ..ask(3) }));
     assert_eq!((again.granted, again.replayed, again.late), (3, true, false));
     assert_eq!(key.call(0, another, Op::Acquire(Acquire { until: past, ..ask(3) })).granted, 3);

@@ -185,14 +185,14 @@ impl StoreView {
     /// Until when the store may execute an acquire that is first sent now: see [`Acquire::until`]. Where the store's clock is
     /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest. Of a
     /// key of which it has answered nothing yet, `heard` is its clock, which may be that of another master.
-    pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Option<Timestamp> {
+    pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Option<StoredTime> {
         let is_known = self.trip != Micros::ZERO;
         let clock = if is_known { &self.clock } else { heard? };
         let (earliest, latest) = (clock.surely(now), clock.at_most(now));
         let likeliest = earliest + Micros(latest.since(earliest).0 / 2);
         let around = likeliest - HALF_CALL_LIFE;
         let begins = if is_known { earliest.max(around) } else { around };
-        Some(begins + CALL_LIFE)
+        (begins + CALL_LIFE).stored()
     }
 
     /// The store's time in the latest answer that counts.

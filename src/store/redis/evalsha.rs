@@ -194,7 +194,7 @@ mod tests {
             held: 12,
             ages: JUST_NOW,
             known: Default::default(),
-            until: Some(Timestamp(9)),
+            until: Timestamp(9).stored(),
             claim: None,
         };
         let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };

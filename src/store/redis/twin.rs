@@ -160,7 +160,7 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             held: head.next()?,
             ages: Default::default(),
             known: Default::default(),
-            until: Some(head.time()?).filter(|until| until.0 > 0),
+            until: head.time()?.stored(),
             claim: match is_entitled {
                 true => Some(Claim {
                     believes: head.next()?.checked_sub(1),
@@ -241,7 +241,7 @@ mod tests {
                 held: 6,
                 ages,
                 known,
-                until: Some(Timestamp(7)),
+                until: Timestamp(7).stored(),
                 claim: None,
             }),
             Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
