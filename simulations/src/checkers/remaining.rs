@@ -31,8 +31,8 @@ static OTHERS: Exemption =
     Exemption::new("what others took since", "Known is what the node was shown: one of its last answers counts.");
 static OLDER: Exemption = Exemption::new(
     "after a slot moved between clocks that differ, or a clock was set",
-    "What was lent by the other clock is spent first: for two periods. What the clock of now has lent ahead counts beside it once \
-     that window has begun.",
+    "What was lent by the other clock is spent first: for two periods, and what was spent of it then counts as held until the window of then \
+     is over. What the clock of now has lent ahead counts beside it once that window has begun.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -65,6 +65,8 @@ struct Known {
     lent: VecDeque<(u64, u64)>,
     older: u64,
     until: u64,
+    /// What was admitted of the window while that may have been spent in place of what is held.
+    perhaps_older: u64,
 }
 
 /// The checker.
@@ -91,7 +93,7 @@ impl Known {
             let follows = self.window + period == window;
             let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
             (self.window, self.used, self.held) = (window, [None, Some(used)], held);
-            (self.next, self.ahead) = (0, 0);
+            (self.next, self.ahead, self.perhaps_older) = (0, 0, 0);
         }
     }
 
@@ -212,7 +214,11 @@ impl Remaining {
         known.held = known.held.saturating_sub(own);
         let used = known.used.iter().flatten().copied().min().unwrap_or(0);
         let most = OTHERS.forgives(limit.count.saturating_sub(used)) + known.held;
-        let most = most + if OLDER.when(moment.at < known.until) { known.beside(moment) } else { 0 };
+        let is_other = OLDER.when(moment.at < known.until);
+        if is_other {
+            known.perhaps_older = known.older.min(known.perhaps_older + own);
+        }
+        let most = most + if is_other { known.beside(moment) } else { OLDER.forgives(known.perhaps_older) };
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
         }
@@ -341,6 +347,27 @@ mod tests {
             history.remaining = 9;
             history.check(&mut checker, SECOND + 10, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_was_spent_of_another_clocks_is_held_of_this_ones_until_the_window_is_over() {
+        for (remaining, seen) in [(9, 0), (10, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Remaining::new(&history.leaping());
+            history.used = 2;
+            history.lent(&mut checker, 0, 0, 1, 2);
+            history.lent(&mut checker, SECOND / 2, SECOND / 10, 2, 0);
+            for (id, later, used, tokens) in [(3, 1, 2, 0), (4, 2, 5, 5), (5, 2, 5, 0)] {
+                (history.used, history.opened) = (used, later * SECOND);
+                history.lent(&mut checker, later * SECOND + id, SECOND / 10, id, tokens);
+            }
+            history.remaining = 10;
+            history.check(&mut checker, 2 * SECOND + SECOND / 4, 1, Source::Lease, true);
+            assert!(checker.violations().is_empty(), "the one that it spends is older: {:?}", checker.violations());
+            history.remaining = remaining;
+            history.check(&mut checker, 2 * SECOND + 3 * SECOND / 4, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{remaining}: {:?}", checker.violations());
         }
     }
 

@@ -14,9 +14,11 @@ pub(super) struct Count {
     /// What may be admitted beyond the limit in it, and in the one before.
     pub(super) slack: u64,
     slack_before: u64,
-    /// Of `from-first`: when the window was opened; and what was admitted in the one before, and may be beyond the limit.
+    /// Of `from-first`: when the window was opened; and of the one before, what was admitted in it and may be beyond the limit, and
+    /// when it ended.
     opened: u64,
     earlier: (u64, u64),
+    earlier_ends: u64,
     /// Lent of the next window, and how much of that the store has lost since.
     ahead: u64,
     lost: u64,
@@ -98,15 +100,17 @@ impl Count {
         if end > self.window {
             let slack = if now < self.window || self.window == 0 { self.slack } else { 0 };
             let slack = if now < self.beyond_until { slack.max(self.beyond) } else { slack };
-            (self.earlier, self.opened) = ((self.used, self.slack), now);
+            (self.earlier, self.earlier_ends, self.opened) = ((self.used, self.slack), self.window, now);
             (self.window, self.used, self.slack) = (end, 0, slack);
         }
     }
 
     /// Whether that is before the window at hand was opened. A server that is busy executes later than a call arrives, and
-    /// what it will say then is seen when the call arrives: until then checks are admitted in the window before.
+    /// what it will say then is seen when the call arrives: until then checks are admitted in the window before, unless that has
+    /// ended. In one that has ended nothing is admitted: then it is a clock that is a little behind the one that opened the window, as
+    /// when the key has gone to another master meanwhile.
     fn is_earlier(&self, limit: &Limit, now: u64) -> bool {
-        limit.algorithm == Algorithm::FixedFromFirst && now < self.opened
+        limit.algorithm == Algorithm::FixedFromFirst && now < self.opened.min(self.earlier_ends)
     }
 
     /// So many were lent by who is no owner any more, in a window that ends then.
@@ -340,6 +344,23 @@ mod tests {
         assert_eq!(count.excess(&limit, 2_005_000, 0), 0);
         count.admit_at(&limit, 2_006_000, 1, 0);
         assert_eq!(count.excess(&limit, 2_006_000, 0), 1);
+    }
+
+    #[test]
+    fn a_clock_behind_the_one_that_opened_a_window_admits_in_no_window_that_has_ended() {
+        let limit = limit("10/1s fixed from-first");
+        let mut count = Count::default();
+        count.open(2_000_000, 1_000_000);
+        count.admit_at(&limit, 1_500_000, 10, 0);
+        count.open(4_000_500, 3_000_500);
+        count.admit_at(&limit, 3_000_000, 10, 0);
+        assert_eq!(
+            count.excess(&limit, 3_000_000, 0),
+            0,
+            "of the window before, in which all was admitted, nothing is left"
+        );
+        count.admit_at(&limit, 3_000_400, 1, 0);
+        assert_eq!(count.excess(&limit, 3_000_400, 0), 1);
     }
 
     #[test]
