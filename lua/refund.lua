@@ -8,9 +8,10 @@
 
 local amount, epoch = a1, a2
 if amount > EXACT or epoch > EXACT then return redis.error_reply(WRONG) end
+local is_forgotten = was_reset and epoch ~= 0 and epoch ~= epoch_now
 if seen ~= 0 then
   replayed = seen
-elseif epoch_now and not (was_reset and epoch ~= 0 and epoch ~= epoch_now) then
+elseif epoch_now and not is_forgotten then
   local all_were_charged = true
   for i = 1, #limits do local limit = limits[i]
     local window_at, is_charged = limit.x, limit.x == limit.at

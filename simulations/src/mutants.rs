@@ -136,7 +136,7 @@ const LENDING: [Mutant; 23] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 47] = [
+static SCRIPTS: [ScriptBug; 49] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -229,9 +229,19 @@ static SCRIPTS: [ScriptBug; 47] = [
         name: "refund-executed-again",
         about: "A repeated refund is credited again: at most once, bound.",
         edits: &[(
-            "if seen ~= 0 then\n  replayed = seen\nelseif epoch_now then\n  local all_were",
-            "if epoch_now then\n  local all_were",
+            "if seen ~= 0 then\n  replayed = seen\nelseif epoch_now and not is_forgotten",
+            "if epoch_now and not is_forgotten",
         )],
+    },
+    ScriptBug {
+        name: "refund-of-older-epoch",
+        about: "A hold from before a reset is credited to what was spent since: no free budget, bound.",
+        edits: &[("elseif epoch_now and not is_forgotten then", "elseif epoch_now then")],
+    },
+    ScriptBug {
+        name: "reset-forgets-nodes",
+        about: "After a reset whoever asks first is lent as one that is alone: fairness, liveness.",
+        edits: &[("    if census_is_stored then\n      written[7]", "    if false then\n      written[7]")],
     },
     ScriptBug {
         name: "return-to-later-window",
