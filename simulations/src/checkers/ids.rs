@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::time::Timestamp;
 
 use super::Found;
 use super::notes::Lives;
@@ -16,7 +18,7 @@ use crate::observe::{Checker, Moment, Observer, Seen, Topic, Violation};
 
 static FORGOTTEN: Exemption = Exemption::new(
     "a store that lost its state, or a former owner",
-    "It has lost its memory of ids with it; that a node hands back more than it was lent is judged again of what it brings back and is lent under another epoch.",
+    "It has lost its memory of ids with it; that a node hands back more than it was lent is judged again of what it is lent under another epoch and what it brings back, which of a policy's only bucket is all that this owes.",
 );
 
 static EXPIRED: Exemption = Exemption::new(
@@ -101,6 +103,23 @@ fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
     ends.max(grant.now.0 + 2 * census).saturating_add(ROUNDED)
 }
 
+/// What a node may hand back under a new epoch of what it was lent before, and brings back to a store that has lost it. Of a
+/// policy's only bucket that is all that the bucket owes, because the store counts that again, and the node may have spent any part
+/// of it: when a client takes a cost back, the node keeps the tokens, and hands them back with its lease.
+fn brought_back(limits: &[Limit], order: &Acquire, now: Timestamp) -> u64 {
+    let used = order.known.iter().map(|known| known.used).max().unwrap_or(0);
+    let owed = match limits {
+        [limit] if limit.algorithm == Algorithm::Gcra => {
+            let span = order.known[0].at.since(now).min(limit.depth());
+            let whole = gcra::tokens_in(limit, span);
+            // A part of a token is given back as a token.
+            (whole + u64::from(gcra::cost(limit, whole) < span)).min(limit.burst)
+        }
+        _ => 0,
+    };
+    used + owed + order.held
+}
+
 impl Ids {
     /// What was granted before is of the windows that it was lent in.
     fn repeated(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
@@ -166,9 +185,8 @@ impl Observer for Ids {
                     && !(grant.replayed || grant.reset)
                 {
                     // The store counts again what the node says that it was lent, and the node holds that still.
-                    let known = order.known.iter().map(|known| known.used).max().unwrap_or(0);
                     let (lent, _) = state.lent.entry((*node, *incarnation, grant.epoch)).or_default();
-                    *lent += known + order.held;
+                    *lent += brought_back(&call.rule.limits, &order, grant.now);
                 }
                 if grant.replayed {
                     self.repeated(moment, *node, *key, call, grant);
@@ -223,8 +241,6 @@ impl Checker for Ids {
 
 #[cfg(test)]
 mod tests {
-    use rationd::core::time::Timestamp;
-
     use super::*;
     use crate::checkers::tests::History;
 
@@ -267,6 +283,30 @@ mod tests {
             history.executed(&mut checker, 2, 2);
             history.handed_back(&mut checker, 3, 2, 2);
             assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
+    }
+
+    /// A node brings back a token that it has spent, and what it knows of the limit: a bucket that owes ten tokens a second after
+    /// the start. Then it is lent one.
+    #[test]
+    fn what_a_bucket_owes_that_a_node_brings_back_it_may_hand_back() {
+        for (limit, at, most) in [
+            ("10/1s burst 10", 500_000, 7),
+            ("10/1s burst 10", 499_999, 8),
+            ("10/1s burst 3", 500_000, 5),
+            ("10/1s burst 10", 1_500_000, 2),
+            ("10/1s fixed", 500_000, 2),
+        ] {
+            for (amount, seen) in [(most, 0), (most + 1, 1)] {
+                let mut history = History::new(limit);
+                let mut checker = Ids::default();
+                history.executed(&mut checker, 0, 1);
+                history.see(&mut checker, 1, &Seen::Lost { key: 0, store: Timestamp(0) });
+                (history.epoch, history.known) = (2, 1);
+                history.executed(&mut checker, at, 2);
+                history.handed_back(&mut checker, at + 1, amount, amount);
+                assert_eq!(checker.violations().len(), seen, "{limit} {at} {amount}: {:?}", checker.violations());
+            }
         }
     }
 
