@@ -136,7 +136,7 @@ fn claimed(op: Op, rule: &Rule) -> Op {
 /// As a check asks for a key that nothing is held of.
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    let (window, until) = (Window::Current, Some(clock::wall() + Micros(CALL_LIFE.0 / 2)));
+    let (window, until) = (Window::Current, (clock::wall() + Micros(CALL_LIFE.0 / 2)).stored());
     Op::Acquire(Acquire {
         need: 1,
         want: 1,

@@ -100,6 +100,28 @@ fn small_moves_wait_and_a_refund_is_told_beside_what_was_admitted() {
     assert_eq!(told(&mut bench), [(window(&bench), 44, 5)]);
 }
 
+/// The call was lost, and came again when the next window had begun, so that the store takes it off that. It was recorded of the
+/// window before alone, and the node told to have admitted more of the next one than the store counts.
+#[test]
+fn a_refund_that_the_store_takes_off_a_later_window_is_told_of_that() {
+    for (replayed, told_of_it) in [(false, 5), (true, 0)] {
+        let mut bench = bench_of(2, "100/10s fixed");
+        bench.used = 40;
+        bench.hold(10);
+        assert!(!bench.refund(9), "four go back to the lease, and five to the store");
+        let refund = bench.calls().pop().expect("a refund");
+        bench.settle_window(Micros::from_secs(10));
+        (bench.used, bench.replayed) = (10, replayed);
+        bench.grant(&Call { sent_at: bench.now, ..refund }, 5);
+        bench.replayed = false;
+        assert_eq!([(); 4].map(|()| bench.check(1)), [None; 4]);
+        let call = bench.acquire();
+        bench.grant(&call, 4);
+        let of_it = told(&mut bench).into_iter().find(|(at, ..)| *at == window(&bench));
+        assert_eq!(of_it, Some((window(&bench), 4, told_of_it)));
+    }
+}
+
 #[test]
 fn what_a_window_came_to_is_told_three_times() {
     let mut bench = bench_of(2, "100/1s fixed");

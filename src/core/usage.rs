@@ -97,6 +97,12 @@ impl Window {
         self.sum
     }
 
+    /// Records tokens of this node that the store takes back.
+    pub(super) fn note_refund_in_store(&mut self, tokens: u64) {
+        self.own.refunded = self.own.refunded.saturating_add(tokens);
+        self.refunded_in_store = self.refunded_in_store.saturating_add(tokens);
+    }
+
     /// Number of nodes that have reported on it.
     pub(super) fn origins(&self) -> usize {
         self.peers.len()

@@ -31,6 +31,8 @@ pub struct Bench {
     pub used: u64,
     pub epoch: u64,
     pub was_reset: bool,
+    /// What the store answers it repeats.
+    pub replayed: bool,
     /// How many the store says share a key.
     pub nodes: u32,
     /// So long ago the store gave the answer that comes now.
@@ -82,6 +84,7 @@ impl Bench {
             used: 0,
             epoch: 5,
             was_reset: false,
+            replayed: false,
             nodes: 1,
             behind: 0,
             entitled: 0,
@@ -254,7 +257,7 @@ impl Bench {
         }
         let grant = Grant {
             granted: tokens,
-            replayed: false,
+            replayed: self.replayed,
             outdated: false,
             entitled: self.entitled,
             not_kept: self.not_kept,

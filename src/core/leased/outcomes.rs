@@ -346,6 +346,9 @@ fn take_errand(
     call: &Call,
     outcome: Result<Grant, StoreError>,
 ) -> Option<News> {
+    if let Ok(grant) = &outcome {
+        key.note_taken_back(call, grant);
+    }
     let Some(errand) = key.calls.take(call.id) else {
         // Nobody waits for this answer, but its counters are news all the same.
         learn(key, cx, now, call, &outcome.ok()?);

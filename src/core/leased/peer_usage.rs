@@ -82,8 +82,14 @@ impl PeerUsage {
     /// Records that the store is asked to take back tokens of these windows.
     pub(super) fn note_refund_in_store(&mut self, at: impl Iterator<Item = Timestamp>, tokens: u64) {
         for window in self.entered(at) {
-            window.own.refunded = window.own.refunded.saturating_add(tokens);
-            window.refunded_in_store = window.refunded_in_store.saturating_add(tokens);
+            window.note_refund_in_store(tokens);
+        }
+    }
+
+    /// Records that the store has taken back tokens of this window, at least so many in all.
+    pub(super) fn note_taken_back(&mut self, index: usize, at: Timestamp, tokens: u64) {
+        if let Some(window) = self.windows_mut().get_mut(index).and_then(|history| history.enter(at)) {
+            window.note_refund_in_store(tokens.saturating_sub(window.refunded_in_store));
         }
     }
 

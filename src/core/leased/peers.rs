@@ -7,6 +7,7 @@
 use super::key::LeasedKey;
 use super::phase::GRACE;
 use crate::core::answer::{self, Resolution};
+use crate::core::call::{Call, Grant, Op};
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::{FleetView, PastUsage, beside_shares};
 use crate::core::limit::{Algorithm, Limit};
@@ -83,6 +84,21 @@ impl LeasedKey {
         let windows = self.view.windows().zip(charged);
         let windows = windows.map(|(at, charged)| charged.map_or(at, StoredTime::time));
         self.peers.note_refund_in_store(windows, tokens);
+    }
+
+    /// Records of which windows the store has taken back tokens, as its answer shows, where it was to take them of whichever are
+    /// open. A window of which this node did not know when it asked was not among those of which it recorded the refund, and the
+    /// node reported to have admitted more of it than the store counts. A repeated answer shows later windows.
+    pub(super) fn note_taken_back(&mut self, call: &Call, grant: &Grant) {
+        let Op::Refund { windows: charged, .. } = &call.op else { return };
+        if grant.granted == 0 || grant.replayed || !self.view.is_of_these_limits(call) {
+            return;
+        }
+        for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
+            if has_windows(limit) && charged[index].is_none() && !counter.is_unopened() {
+                self.peers.note_taken_back(index, counter.at, grant.granted);
+            }
+        }
     }
 
     /// Records that the store has lent, and whether the tokens are of the present window. Returns whether there is
