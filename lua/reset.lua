@@ -20,8 +20,9 @@ elseif exists or wrong_type then
   if id ~= 0 then
     -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
     written[5], written[6] = own, format('%d:', asked_in) .. pack(RECORD, math.max(acquire_id, id), 0, id, 0, 0)
-    -- The census goes on, because nodes share the limit after a reset as before: whoever asks first would else be lent all of it, as
-    -- one that is alone. So of each node that is counted stays when it asked, and which acquire it must not be lent once more.
+    -- Nodes share the limit after a reset as before. If the census were dropped, the node that asks first would count as the only
+    -- one and be lent all of the limit. So the census is written again, and for each node that it counts a record with two numbers:
+    -- the census period in which the node last asked, and the id of its last acquire, so that a late repeat of that is lent nothing.
     if census_is_stored then
       written[7], written[8] = 'c', format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
     end

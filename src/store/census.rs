@@ -257,7 +257,8 @@ impl Nodes {
     }
 
     /// The records after a reset, with the census as it is then. Earlier acquires of this node that arrive later count as outdated,
-    /// and are granted nothing. Of the other nodes that are counted stays when they asked, and which acquire is not executed once more.
+    /// and are granted nothing. Each other node that the census counts keeps the period in which it last asked and the id of its last
+    /// acquire, so that it is not counted twice and a late repeat of that acquire is lent nothing; all else of it is forgotten.
     pub(super) fn reset(before: Option<&Self>, node: &str, id: u64, census: Census) -> Self {
         let known = before.map(|nodes| &nodes.records).into_iter().flatten();
         let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;

@@ -71,7 +71,7 @@ impl<'a> Look<'a> {
             [b'e' | b'z' | b'c' | b'o' | b'a' | b'b'] => true,
             // Those of other nodes are dropped when they have lapsed, and written again by a reset.
             [b'a' | b'b', b':', ..] => self.call.sets_aside(),
-            // A reset writes of the other nodes when they asked, by which later calls count them.
+            // A reset writes the records of the other nodes again, with little more than when they last asked, so that they stay counted.
             [b'n', b':', ..] if matches!(self.call.op, Op::Reset) => true,
             [_, _] => limits.into_iter().any(|(index, limit)| field(index, limit) == name),
             _ => name == self.record,

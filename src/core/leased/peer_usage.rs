@@ -86,7 +86,8 @@ impl PeerUsage {
         }
     }
 
-    /// Records that the store has taken back tokens of this window, at least so many in all.
+    /// Records that the store has taken back at least so many tokens of this window. It may have been recorded already, when the store
+    /// was asked, so only what is missing is added.
     pub(super) fn note_taken_back(&mut self, index: usize, at: Timestamp, tokens: u64) {
         if let Some(window) = self.windows_mut().get_mut(index).and_then(|history| history.enter(at)) {
             window.note_refund_in_store(tokens.saturating_sub(window.refunded_in_store));

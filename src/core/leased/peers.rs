@@ -86,9 +86,10 @@ impl LeasedKey {
         self.peers.note_refund_in_store(windows, tokens);
     }
 
-    /// Records of which windows the store has taken back tokens, as its answer shows, where it was to take them of whichever are
-    /// open. A window of which this node did not know when it asked was not among those of which it recorded the refund, and the
-    /// node reported to have admitted more of it than the store counts. A repeated answer shows later windows.
+    /// Records from which windows the store has taken tokens back, where the refund had said "whichever is open". When this node sent
+    /// the refund, it recorded that for the windows that it knew. If another window was open at the store, only the answer tells which,
+    /// and without it the node would tell its peers to have admitted more of that window than the store counts. The answer to a repeat
+    /// is left out, because it shows the windows of its own time.
     pub(super) fn note_taken_back(&mut self, call: &Call, grant: &Grant) {
         let Op::Refund { windows: charged, .. } = &call.op else { return };
         if grant.granted == 0 || grant.replayed || !self.view.is_of_these_limits(call) {
