@@ -2,7 +2,7 @@
 //!
 //! Values that are wrong are reported and left out, so that the other layers can still be checked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,45 @@ pub(crate) struct Document {
     pub(crate) path: PathBuf,
     text: String,
     lines: Lines,
-    spans: BTreeMap<Vec<String>, Range<usize>>,
+    spans: Spans,
     pub(crate) dict: Dict,
     pub(crate) problems: Vec<Problem>,
     /// Policies with an error in them, which are not compiled.
     pub(crate) broken: BTreeSet<String>,
     /// There is an error in a route, so none is compiled.
     pub(crate) broken_routes: bool,
+}
+
+/// Where in the text each key stands. A file has several for each of its policies, of which there may be ten thousand, so a path is
+/// one allocation, and they are put in order once.
+#[derive(Debug, Default)]
+struct Spans(Vec<(Box<[u8]>, Range<usize>)>);
+
+impl Spans {
+    fn insert<'p>(&mut self, path: impl IntoIterator<Item = &'p str>, span: Range<usize>) {
+        self.0.push((Self::joined(path), span));
+    }
+
+    fn sort(&mut self) {
+        self.0.sort_by(|(one, _), (other, _)| one.cmp(other));
+    }
+
+    /// The span of `path`, once they are in order.
+    fn get(&self, path: &[String]) -> Option<Range<usize>> {
+        let path = Self::joined(path.iter().map(String::as_str));
+        let index = self.0.binary_search_by(|(other, _)| other.cmp(&path)).ok()?;
+        Some(self.0[index].1.clone())
+    }
+
+    /// Each part ends with a byte that no UTF-8 has, so two paths are never joined alike.
+    fn joined<'p>(path: impl IntoIterator<Item = &'p str>) -> Box<[u8]> {
+        let mut joined = Vec::with_capacity(64);
+        for part in path {
+            joined.extend_from_slice(part.as_bytes());
+            joined.push(0xFF);
+        }
+        joined.into()
+    }
 }
 
 pub(super) type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
@@ -66,7 +98,7 @@ impl Document {
             path: path.to_owned(),
             lines: Lines::of(&text),
             text: String::new(),
-            spans: BTreeMap::new(),
+            spans: Spans::default(),
             dict: Dict::new(),
             problems: Vec::new(),
             broken: BTreeSet::new(),
@@ -84,6 +116,7 @@ impl Document {
         }
         if errors.is_empty() {
             Walk { text: &text, document: &mut document }.root(table.get_ref(), role);
+            document.spans.sort();
         }
         document.text = text;
         document
@@ -92,7 +125,7 @@ impl Document {
     /// The place of the key `path` in this file.
     pub(crate) fn place(&self, path: &[String]) -> Option<Place> {
         let span = self.spans.get(path)?;
-        Some(Place::in_lines(&self.path, &self.text, &self.lines, span.clone()))
+        Some(Place::in_lines(&self.path, &self.text, &self.lines, span))
     }
 }
 
@@ -211,9 +244,8 @@ impl Walk<'_> {
         let seen = see(value.get_ref());
         if let Seen::List(parts) = &seen {
             for (index, (span, _)) in parts.iter().enumerate() {
-                let mut path: Vec<_> = path.iter().map(|part| (*part).to_owned()).collect();
-                path.push(index.to_string());
-                self.document.spans.insert(path, span.clone());
+                let index = index.to_string();
+                self.document.spans.insert(path.iter().copied().chain([index.as_str()]), span.clone());
             }
         }
         match kind.accept(&seen) {
@@ -245,7 +277,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn remember(&mut self, path: &[&str], span: Range<usize>) {
-        self.document.spans.insert(path.iter().map(|part| (*part).to_owned()).collect(), span);
+        self.document.spans.insert(path.iter().copied(), span);
     }
 
     pub(super) fn problem(&mut self, span: Range<usize>, message: String, hint: Option<String>) {
@@ -268,5 +300,25 @@ fn see(value: &DeValue<'_>) -> Seen {
         DeValue::Float(number) => Seen::Other(number.as_str().to_owned()),
         DeValue::Datetime(date) => Seen::Other(date.to_string()),
         DeValue::Table(_) => Seen::Other("a table".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_has_its_own_span_however_its_parts_are_cut() {
+        let paths: [&[&str]; 6] = [&["b"], &["a", "bc"], &["ab", "c"], &["abc"], &["a\0b", "c"], &["a", "b", "c"]];
+        let mut spans = Spans::default();
+        for (at, path) in paths.iter().enumerate() {
+            spans.insert(path.iter().copied(), at..at + 1);
+        }
+        spans.sort();
+        let owned = |path: &[&str]| -> Vec<String> { path.iter().map(|part| (*part).to_owned()).collect() };
+        for (at, path) in paths.iter().enumerate() {
+            assert_eq!(spans.get(&owned(path)), Some(at..at + 1), "{path:?}");
+        }
+        assert_eq!(spans.get(&owned(&["a"])), None);
     }
 }
