@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -58,23 +59,35 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
     // Checks run on threads of their own. This runtime is for the store, deadlines and administrative commands.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let served = runtime.block_on(serve(sources, loaded, settled, handed, log.clone()));
+    let fleet = loaded.config.fleet.is_some().then(fleet_runtime).transpose()?;
+    let of_fleet = fleet.as_ref().map(|fleet| fleet.handle().clone());
+    let served = runtime.block_on(serve(sources, loaded, settled, of_fleet, handed, log.clone()));
     runtime.shutdown_timeout(ENDING);
+    if let Some(fleet) = fleet {
+        fleet.shutdown_timeout(ENDING);
+    }
     log.flush(LAST_LINES);
     served
+}
+
+/// Peers speak to a node each second even when nobody asks it anything. Where two threads wait for what comes, the one to which it comes
+/// wakes the other, too; so what is said in the fleet has one thread of its own.
+fn fleet_runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("rationd-fleet").enable_all().build()
 }
 
 async fn serve(
     sources: Sources,
     loaded: Loaded,
     settled: Resolved,
+    of_fleet: Option<Handle>,
     handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<ExitCode> {
     // Must happen before the socket is visible: from then on, signals may come.
     let mut signals = Signals::new()?;
     let up = tokio::select! {
-        up = bring_up(sources, loaded, settled, handed, log) => up?,
+        up = bring_up(sources, loaded, settled, of_fleet, handed, log) => up?,
         () = signals.end() => return Ok(Code::Ok.into()),
     };
     service_manager::ready(up.told.state.clone()).await;
@@ -96,6 +109,7 @@ async fn bring_up(
     sources: Sources,
     loaded: Loaded,
     settled: Resolved,
+    of_fleet: Option<Handle>,
     mut handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<Up> {
@@ -112,7 +126,7 @@ async fn bring_up(
         }
     };
     let admin = bind_admin(&config, admin_is_default, &mut handed).await?;
-    let fleet = join(&config).await?;
+    let fleet = join(&config, of_fleet).await?;
     if let Some(store) = &shared {
         store.tried(FIRST_CONTACT).await;
     }
@@ -217,9 +231,9 @@ fn write_denials(config: &Config, daemon: &Daemon) -> anyhow::Result<Option<Deni
     Ok(Some(file))
 }
 
-/// Binds the fleet's port and begins to look for peers. It does not wait for any.
-async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<Incoming>)>> {
-    let Some(fleet) = &config.fleet else { return Ok(None) };
+/// Binds the fleet's port and begins to look for peers, on the fleet's runtime. It does not wait for any.
+async fn join(config: &Config, of_fleet: Option<Handle>) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<Incoming>)>> {
+    let (Some(fleet), Some(runtime)) = (&config.fleet, of_fleet) else { return Ok(None) };
     if config.store.url == "memory:" {
         tracing::warn!("[fleet] without a shared store: every node counts for itself; set store.url");
     }
@@ -243,7 +257,7 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
             Owner::Never => Owning::Never,
         },
     };
-    let joined = Fleet::start(options).await;
+    let joined = runtime.spawn(Fleet::start(options)).await?;
     joined.map(Some).map_err(|error| {
         let code = if matches!(error, FleetError::Listen { .. }) { Code::System } else { Code::BadConfig };
         ExitError::new(code, error).into()

@@ -228,6 +228,12 @@ impl Fleet {
         &self.0.own
     }
 
+    /// The runtime that carries what is said in this fleet: that in which it was started.
+    #[must_use]
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.0.links.runtime
+    }
+
     /// Whether this node owns keys for others, and asks them.
     #[must_use]
     pub fn owning(&self) -> Owning {

@@ -295,7 +295,7 @@ impl Daemon {
             }
             let pulse = self.state.vitals.expect("gossip", self.state.node.clock.now());
             let gossiping = gossip.run(self.state.node.clone(), incoming, pulse);
-            self.tasks.push(self.state.control.spawn(vital("gossip", gossiping)));
+            self.tasks.push(fleet.runtime().spawn(vital("gossip", gossiping)));
         }
     }
 

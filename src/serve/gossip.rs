@@ -1,7 +1,7 @@
 //! Rounds of gossip: sends what the shards report to all peers, gives peers' reports to the shards, and turns the
 //! list of live nodes into the view from which shares are computed.
 //!
-//! It is one task on the control runtime. Every node sends its changes to every other node, within a bound of bytes;
+//! It is one task on the runtime of its fleet. Every node sends its changes to every other node, within a bound of bytes;
 //! what does not fit is sent in a later round. While there is nothing to send, rounds cease until a shard has news or the
 //! next sign of life is due. Knows frames by their codec and peers by their names. Decides nothing about keys.
 
