@@ -134,7 +134,7 @@ fn checks_of_leased_keys_allocate_nothing() {
         let mut effects = 0;
         while let Some(effect) = shard.poll_effect() {
             if let Effect::Call(call) = effect {
-                calls[effects] = Some(call);
+                calls[effects] = Some(*call);
                 effects += 1;
             }
         }

@@ -97,7 +97,7 @@ impl World {
                 Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Call(call) => {
                     self.calls += 1;
-                    self.post(|| Mail::ToStore(node, call.clone()));
+                    self.post(|| Mail::ToStore(node, Call::clone(&call)));
                 }
                 Effect::Reply { ticket, decision } => {
                     assert!(self.nodes[node].parked.remove(&ticket), "answered twice, or never asked");

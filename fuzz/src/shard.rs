@@ -262,7 +262,7 @@ impl Stage {
         for _ in 0..100_000 {
             match self.shard.poll_effect() {
                 None => return,
-                Some(Effect::Call(call)) => self.calls.push(call),
+                Some(Effect::Call(call)) => self.calls.push(*call),
                 Some(Effect::Reply { ticket, decision }) => {
                     let (_, counts) = self.parked.remove(&ticket).expect("it was parked, and not answered before");
                     self.decided(counts, &decision);

@@ -76,7 +76,7 @@ impl Node {
                 Effect::Ask { .. } | Effect::Answer { .. } => panic!("baselines ask no peers"),
                 Effect::Call(call) => {
                     tally.calls += 1;
-                    self.asked.push_back(call);
+                    self.asked.push_back(*call);
                 }
                 Effect::Reply { decision, .. } => tally.take(&decision, 1),
             }

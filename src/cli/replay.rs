@@ -265,7 +265,7 @@ impl Replay<'_> {
                     let store_time = Timestamp(now.0 + self.offset + self.terms.trip.0 / 2);
                     self.told.calls += u64::from(store_time >= self.terms.counted_from);
                     let outcome = self.store.call(store_time, &node.name, &call);
-                    let at_node = Answer { at: now + self.terms.trip, node: at, call, outcome };
+                    let at_node = Answer { at: now + self.terms.trip, node: at, call: *call, outcome };
                     self.answers.push_back(at_node);
                 }
                 Effect::Reply { ticket, decision } => {

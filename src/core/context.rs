@@ -125,7 +125,7 @@ impl Context {
 
     /// Has the driver send a call to the store.
     pub(super) fn send(&mut self, call: &Call) {
-        self.effects.push_back(Effect::Call(call.clone()));
+        self.effects.push_back(Effect::Call(Box::new(call.clone())));
     }
 
     /// Has the driver answer a parked request.

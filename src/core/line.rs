@@ -14,13 +14,20 @@ use super::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Line(Option<Box<Waiters>>);
 
-/// Never empty: a line without waiters is `None`.
-#[derive(Debug, Default)]
-struct Waiters(VecDeque<Waiter>);
+/// Never empty: a line without waiters is `None`. Of most keys one check waits at a time, for which this is one allocation.
+#[derive(Debug)]
+struct Waiters {
+    first: Waiter,
+    rest: VecDeque<Waiter>,
+}
 
 impl Line {
     fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.0.iter().flat_map(|waiters| &waiters.0)
+        self.0.iter().flat_map(|waiters| std::iter::once(&waiters.first).chain(&waiters.rest))
+    }
+
+    fn waiters_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        self.0.iter_mut().flat_map(|waiters| std::iter::once(&mut waiters.first).chain(&mut waiters.rest))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -29,12 +36,12 @@ impl Line {
 
     /// Whether as many wait as may.
     pub(super) fn is_full(&self) -> bool {
-        self.0.as_ref().is_some_and(|waiters| waiters.0.len() >= MAX_LINE)
+        self.0.as_ref().is_some_and(|waiters| 1 + waiters.rest.len() >= MAX_LINE)
     }
 
     /// The waiter that came first.
     pub(super) fn first(&self) -> Option<Waiter> {
-        self.0.as_ref()?.0.front().copied()
+        self.0.as_ref().map(|waiters| waiters.first)
     }
 
     /// The waiter that came first, if it has waited for as long as it may.
@@ -56,42 +63,50 @@ impl Line {
     /// Adds a waiter in the order of deadlines, which is the order of arrival at the daemon. It may differ from the
     /// order of arrival here, because a check of several keys, or one that was read late, reached the daemon earlier.
     pub(super) fn join(&mut self, waiter: Waiter) {
-        let waiters = &mut self.0.get_or_insert_default().0;
-        let place = waiters.iter().rposition(|before| before.deadline <= waiter.deadline);
-        waiters.insert(place.map_or(0, |place| place + 1), waiter);
+        let Some(waiters) = &mut self.0 else {
+            self.0 = Some(Box::new(Waiters { first: waiter, rest: VecDeque::new() }));
+            return;
+        };
+        if waiter.deadline < waiters.first.deadline {
+            return waiters.rest.push_front(std::mem::replace(&mut waiters.first, waiter));
+        }
+        let place = waiters.rest.iter().rposition(|before| before.deadline <= waiter.deadline);
+        waiters.rest.insert(place.map_or(0, |place| place + 1), waiter);
     }
 
     /// Removes the waiter that came first, because it was answered.
     pub(super) fn take_first(&mut self) -> Option<Waiter> {
-        let first = self.0.as_mut()?.0.pop_front();
-        self.0.take_if(|waiters| waiters.0.is_empty());
-        first
+        let waiters = self.0.as_mut()?;
+        match waiters.rest.pop_front() {
+            Some(next) => Some(std::mem::replace(&mut waiters.first, next)),
+            None => self.0.take().map(|waiters| waiters.first),
+        }
     }
 
     /// Counts answers of the store about the tokens that all of them want.
     pub(super) fn note_answers(&mut self, answers: u8) {
-        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+        for waiter in self.waiters_mut() {
             waiter.answers = waiter.answers.saturating_add(answers);
         }
     }
 
     /// What the store has answered says nothing any more of what they want.
     pub(super) fn forget_answers(&mut self) {
-        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+        for waiter in self.waiters_mut() {
             waiter.answers = 0;
         }
     }
 
     /// A peer has been asked for all of them.
     pub(super) fn note_ask(&mut self) {
-        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+        for waiter in self.waiters_mut() {
             waiter.asks = waiter.asks.saturating_add(1);
         }
     }
 
     /// The peer's answer says nothing of them: it counts as not asked.
     pub(super) fn forget_ask(&mut self) {
-        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+        for waiter in self.waiters_mut() {
             waiter.asks = waiter.asks.saturating_sub(1);
         }
     }
@@ -113,11 +128,26 @@ mod tests {
     use crate::core::request::Ticket;
 
     #[test]
+    fn a_line_is_full_with_as_many_as_may_wait() {
+        let mut line = Line::default();
+        for ticket in 0..MAX_LINE as u64 {
+            assert!(!line.is_full());
+            line.join(Waiter::new(Ticket(ticket), 1, Instant(ticket)));
+        }
+        assert!(line.is_full());
+        line.take_first();
+        assert!(!line.is_full());
+    }
+
+    #[test]
     fn who_came_to_the_daemon_before_stands_before() {
         let mut line = Line::default();
         for (ticket, deadline) in [(1, 50), (2, 60), (3, 55), (4, 60), (5, 10)] {
             line.join(Waiter::new(Ticket(ticket), 1, Instant(deadline)));
         }
         assert_eq!(line.waiters().map(|waiter| waiter.ticket.0).collect::<Vec<_>>(), [5, 1, 3, 2, 4]);
+        let served: Vec<_> = std::iter::from_fn(|| line.take_first()).map(|waiter| waiter.ticket.0).collect();
+        assert_eq!(served, [5, 1, 3, 2, 4]);
+        assert!(line.is_empty() && line.first().is_none());
     }
 }

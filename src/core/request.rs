@@ -66,9 +66,9 @@ pub enum AskOutcome {
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a few wait at a time, until the driver drains them")]
 pub enum Effect {
-    /// Send this call to the store; its outcome goes to
+    /// Send this call to the store, which is large and passes through many hands; its outcome goes to
     /// [`Shard::handle_outcome`](super::shard::Shard::handle_outcome).
-    Call(Call),
+    Call(Box<Call>),
     /// Answer a parked request.
     Reply {
         /// The request's ticket.

@@ -595,11 +595,10 @@ impl Node {
     }
 
     /// Called while the shard is locked, so that its calls leave in the order of their ids.
-    fn send(&self, asker: Asker, call: Call, out: &mut Outgoing) {
+    fn send(&self, asker: Asker, call: Box<Call>, out: &mut Outgoing) {
         if let Some(calls) = &self.calls {
             self.in_flight.fetch_add(1, Ordering::AcqRel);
-            // It is large, and passes through many hands from here on.
-            calls.enter(asker, Box::new(call));
+            calls.enter(asker, call);
             out.calls = true;
         }
     }

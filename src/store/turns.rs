@@ -6,6 +6,7 @@
 //! wait in one line. When somebody else asks about the key whose line is shorter, they all move there: the turns of that
 //! asker are used for them. Knows neither calls nor servers. Called by `redis/gate.rs` and by `serve/turnstile.rs`.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
@@ -172,13 +173,22 @@ impl<T> Turns<T> {
     pub fn push(&mut self, asker: Asker, key: u128, thing: T) -> u64 {
         self.last += 1;
         let number = self.last;
-        self.hurry(asker, key);
-        let place = self.places.entry(key).or_insert(Place { asker, count: 0, first: number });
-        place.count += 1;
-        let asker = place.asker;
+        let asker = match self.places.entry(key) {
+            Entry::Vacant(place) => place.insert(Place { asker, count: 1, first: number }).asker,
+            Entry::Occupied(_) => self.join(asker, key),
+        };
         self.line(asker, 1).push_back(Item { number, key, thing });
         self.len += 1;
         number
+    }
+
+    /// Counts one more item of a key of which others wait, and returns in whose line it waits.
+    fn join(&mut self, asker: Asker, key: u128) -> Asker {
+        self.hurry(asker, key);
+        self.places.get_mut(&key).map_or(asker, |place| {
+            place.count += 1;
+            place.asker
+        })
     }
 
     /// Moves the items of a key into the line of `asker`, who waits for them, where that is shorter.
@@ -207,15 +217,26 @@ impl<T> Turns<T> {
     /// Removes the item whose turn it is.
     pub fn pop(&mut self) -> Option<T> {
         let asked = *self.order.front()?;
-        let connection = *self.users.get(&asked)?.order.front()?;
-        let asker = Asker { user: asked, connection };
-        let Item { key, thing, .. } = self.line_of_mut(asker)?.pop_front()?;
-        // Both have had their turn.
-        self.order.rotate_left(1);
-        if let Some(user) = self.users.get_mut(&asked) {
-            user.order.rotate_left(1);
+        let user = self.users.get_mut(&asked)?;
+        let connection = *user.order.front()?;
+        let line = user.lines.get_mut(&connection)?;
+        let Item { key, thing, .. } = line.pop_front()?;
+        user.len -= 1;
+        // Both have had their turn. An empty line takes no more, nor does a user without any.
+        user.order.pop_front();
+        if line.is_empty() {
+            let line = user.lines.remove(&connection);
+            keep(&mut self.spare_lines, line.filter(|line| line.capacity() <= 4 * SPARE));
+        } else {
+            user.order.push_back(connection);
         }
-        self.shrink(asker, 1);
+        self.order.pop_front();
+        if user.len == 0 {
+            let user = self.users.remove(&asked);
+            keep(&mut self.spare_users, user.filter(|user| user.lines.capacity() <= 4 * SPARE));
+        } else {
+            self.order.push_back(asked);
+        }
         self.release(key);
         Some(thing)
     }
@@ -272,22 +293,18 @@ impl<T> Turns<T> {
 
     fn release(&mut self, key: u128) {
         self.len -= 1;
-        if let Some(place) = self.places.get_mut(&key) {
-            place.count -= 1;
-            if place.count == 0 {
-                self.places.remove(&key);
+        if let Entry::Occupied(mut place) = self.places.entry(key) {
+            place.get_mut().count -= 1;
+            if place.get().count == 0 {
+                place.remove();
             }
         }
     }
 }
 
-/// Removes who takes no more turns. Who has just had one is the last.
+/// Removes who takes no more turns.
 fn remove(order: &mut VecDeque<u64>, gone: u64) {
-    if order.back() == Some(&gone) {
-        order.pop_back();
-    } else {
-        order.retain(|other| *other != gone);
-    }
+    order.retain(|other| *other != gone);
 }
 
 /// Keeps an emptied line or user for reuse, unless enough are kept.

@@ -175,7 +175,7 @@ impl Bench {
             match effect {
                 Effect::Ask { ask, .. } => self.asks.push(ask),
                 Effect::Answer { .. } => panic!("no peer has asked it"),
-                Effect::Call(call) => self.calls.push(call),
+                Effect::Call(call) => self.calls.push(*call),
                 Effect::Reply { decision, .. } => {
                     self.last = Some(decision);
                     self.replies.push(decision);

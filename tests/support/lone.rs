@@ -128,7 +128,7 @@ impl Lone {
                         call.op,
                         outcome.as_ref().map(|grant| (grant.granted, grant.now, grant.counters))
                     ));
-                    self.answers.push((self.now + self.trip + self.late, call, outcome));
+                    self.answers.push((self.now + self.trip + self.late, *call, outcome));
                     self.answers.sort_by_key(|(at, ..)| *at);
                 }
             }

@@ -271,7 +271,7 @@ impl World {
                 Effect::Call(call) => {
                     self.ledger.calls += 1;
                     let life = self.nodes[node].life;
-                    self.send(|at_store| Event::AtStore(node, life, at_store), call);
+                    self.send(|at_store| Event::AtStore(node, life, at_store), *call);
                 }
             }
         }

@@ -101,7 +101,8 @@ impl Leasing {
             claim: None,
         };
         let rule = self.books[&digest].rule.clone();
-        self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));
+        let call = Call { id, digest, rule, op: Op::Acquire(order), sent_at: now };
+        self.effects.push_back(Effect::Call(Box::new(call)));
     }
 
     /// Asks for the next batch, unless an acquire is under way.

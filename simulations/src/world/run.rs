@@ -279,7 +279,7 @@ impl<'a> World<'a> {
     pub(super) fn drain(&mut self, node: u32) {
         while let Some(effect) = self.nodes[node as usize].limiter.poll_effect() {
             match effect {
-                Effect::Call(call) => self.post(node, call),
+                Effect::Call(call) => self.post(node, *call),
                 Effect::Ask { peer, ask } => self.ask_peer(node, peer, ask),
                 Effect::Answer { ticket, answer } => self.answer_peer(node, ticket, answer),
                 Effect::Reply { ticket, decision } => {

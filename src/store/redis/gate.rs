@@ -136,14 +136,19 @@ struct Place {
 pub(super) struct Permit {
     gate: Arc<Gate>,
     inner: Option<limiter::Permit>,
+    left: Instant,
     errand: bool,
 }
 
 impl Permit {
-    /// The server answered, `took` after the request left.
-    pub(super) fn answered(mut self, took: Micros) {
-        let now = self.gate.clock.now();
-        self.give_back(|limiter, permit| limiter.handle_answer(now, permit, took));
+    /// When the request left.
+    pub(super) fn left(&self) -> Instant {
+        self.left
+    }
+
+    /// The server answered at `at`, `took` after the request left.
+    pub(super) fn answered(mut self, at: Instant, took: Micros) {
+        self.give_back(|limiter, permit| limiter.handle_answer(at, permit, took));
     }
 
     /// Returns the permit to the limiter, once.
@@ -187,14 +192,13 @@ impl Gate {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a request. If it may leave, the caller must send it before it awaits anything, or requests would
+    /// Takes a request at `now`. If it may leave, the caller must send it before it awaits anything, or requests would
     /// overtake each other.
-    pub(super) fn enter(self: &Arc<Self>, submission: Submission) -> Entry {
-        let now = self.clock.now();
+    pub(super) fn enter(self: &Arc<Self>, now: Instant, submission: Submission) -> Entry {
         let mut lines = self.lock();
         if submission.again {
             let permit = lines.limiter.admit_again(now);
-            return Entry::Leave(self.permit(permit, false), submission);
+            return Entry::Leave(self.permit(now, permit, false), submission);
         }
         let errand = lines.places.get(&submission.key).map_or(submission.errand, |place| place.errand);
         let is_free = if errand { lines.may_run_errands() } else { lines.checks.is_empty() };
@@ -203,7 +207,7 @@ impl Gate {
             && let Some(permit) = lines.limiter.admit(now)
         {
             lines.errands_out += u32::from(errand);
-            return Entry::Leave(self.permit(permit, errand), submission);
+            return Entry::Leave(self.permit(now, permit, errand), submission);
         }
         let line = if errand { &lines.errands } else { &lines.checks };
         if !line.has_room(submission.asker, LINE) {
@@ -248,7 +252,7 @@ impl Gate {
             }
             lines.errands_out += u32::from(errand);
             lines.errands_had = errand;
-            called.leaving.push((self.permit(permit, errand), submission));
+            called.leaving.push((self.permit(now, permit, errand), submission));
         }
         lines.departing = !called.leaving.is_empty();
         called
@@ -319,8 +323,8 @@ impl Gate {
         (lines.limiter.window(), lines.limiter.out(), lines.checks.len() + lines.errands.len())
     }
 
-    fn permit(self: &Arc<Self>, permit: limiter::Permit, errand: bool) -> Permit {
-        Permit { gate: self.clone(), inner: Some(permit), errand }
+    fn permit(self: &Arc<Self>, left: Instant, permit: limiter::Permit, errand: bool) -> Permit {
+        Permit { gate: self.clone(), inner: Some(permit), left, errand }
     }
 }
 

@@ -22,7 +22,7 @@ use super::heart::{ConnectionLost, Heart, Way};
 use super::stream;
 use super::wire::{ASKING, Answer, Pending, Wire};
 use crate::clock::Clock;
-use crate::core::time::Micros;
+use crate::core::time::{Instant, Micros};
 use crate::store::breaker::Fault;
 
 /// Longest wait for a connection: enough for several round trips to a distant server.
@@ -94,14 +94,14 @@ impl Link {
         Ok(Self { direct, confirmed, heart, generation })
     }
 
-    /// Sends a command, preceded by `ASKING` if asked for. Returns at once.
-    pub(crate) fn send(&self, asking: bool, pending: Box<dyn Pending>) {
-        self.direct.send(asking, pending);
+    /// Sends a command at `now`, preceded by `ASKING` if asked for. Returns at once.
+    pub(crate) fn send(&self, now: Instant, asking: bool, pending: Box<dyn Pending>) {
+        self.direct.send(now, asking, pending);
     }
 
     /// The same, but the answer comes only when a replica has confirmed it, or has not done so for some time.
-    pub(crate) fn send_confirmed(&self, asking: bool, pending: Box<dyn Pending>) {
-        let Some(gatherer) = &self.confirmed else { return self.send(asking, pending) };
+    pub(crate) fn send_confirmed(&self, now: Instant, asking: bool, pending: Box<dyn Pending>) {
+        let Some(gatherer) = &self.confirmed else { return self.send(now, asking, pending) };
         if let Err(mpsc::error::SendError((_, pending))) = gatherer.send((asking, pending)) {
             pending.handle_answer(Err(ConnectionLost));
         }
@@ -203,7 +203,8 @@ impl Gatherer {
             if self.is_late().await {
                 let left = self.clock.now();
                 let values = self.direct.ask_all(&batch.bytes, batch.commands).await;
-                batch.deliver(values, 0, self.clock.now().since(left));
+                let now = self.clock.now();
+                batch.deliver(values, 0, (now, now.since(left)));
             } else {
                 self.send(batch).await;
             }
@@ -245,7 +246,7 @@ impl Gatherer {
         if replicas.is_none() {
             replicas = timeout(self.patience, &mut wait).await.ok();
         }
-        batch.deliver(values.unwrap_or(Err(ConnectionLost)), replicas.unwrap_or(0), took);
+        batch.deliver(values.unwrap_or(Err(ConnectionLost)), replicas.unwrap_or(0), (self.clock.now(), took));
         if replicas.is_none() {
             self.late = Some(wait);
         }
@@ -277,13 +278,13 @@ fn gather(commands: &mut Vec<ConfirmedCommand>) -> Batch {
 }
 
 impl Batch {
-    fn deliver(self, values: Result<Vec<Value>, ConnectionLost>, replicas: i64, took: Micros) {
+    fn deliver(self, values: Result<Vec<Value>, ConnectionLost>, replicas: i64, (at, took): (Instant, Micros)) {
         let mut values = values.unwrap_or_default();
         for (index, pending) in self.callers {
             pending.handle_answer(match values.get_mut(index) {
                 Some(value) => {
                     let reply = Reply::Value(std::mem::take(value));
-                    Ok(Answer { reply, replicas: Some(replicas), took })
+                    Ok(Answer { reply, replicas: Some(replicas), took, at })
                 }
                 None => Err(ConnectionLost),
             });

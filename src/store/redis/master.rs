@@ -121,13 +121,13 @@ impl Master {
         }
     }
 
-    /// Sends a request as soon as it may leave; it is answered however long that takes. Returns at once.
-    pub(crate) fn dispatch(&self, submission: Submission) {
+    /// Sends a request at `now`, or as soon as it may leave; it is answered however long that takes. Returns at once.
+    pub(crate) fn dispatch(&self, now: Instant, submission: Submission) {
         let inner = &self.inner;
         if let Some(since) = inner.shut_since() {
             return submission.request.handle_answer(Err(Failure::Away(since)));
         }
-        match inner.gate.enter(submission) {
+        match inner.gate.enter(now, submission) {
             Entry::Leave(permit, submission) => inner.carry(permit, submission),
             // The dispatcher will send it or turn it down.
             Entry::Wait => {}
@@ -185,7 +185,6 @@ struct InFlight {
     pass: Pass,
     permit: Permit,
     confirmed: bool,
-    started: Instant,
     request: Box<dyn Request>,
 }
 
@@ -195,21 +194,21 @@ impl Pending for InFlight {
     }
 
     fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
-        let Self { inner, pass, permit, confirmed, started, request } = *self;
+        let Self { inner, pass, permit, confirmed, request } = *self;
         let Ok(answer) = answer else {
             inner.fail(pass, Fault::Lost, "the connection broke");
             drop(permit);
             return request.handle_answer(Err(Failure::Unknown));
         };
-        let took = answer.took;
-        inner.shared.stats.count_latency(inner.shared.clock.now().since(started));
+        let (at, took) = (answer.at, answer.took);
+        inner.shared.stats.count_latency(at.since(permit.left()));
         if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
             inner.has_replica.store(false, Relaxed);
             inner.wake.notify_one();
         }
         // The breaker hears of a trial call's answer before those who wait for it may leave.
         let judged = inner.judge(pass, answer);
-        permit.answered(took);
+        permit.answered(at, took);
         request.handle_answer(judged);
     }
 }
@@ -228,12 +227,12 @@ impl Inner {
             self.fail(pass, Fault::Lost, "there is no connection");
             return request.handle_answer(Err(Failure::Away(self.away_since())));
         };
-        let started = self.shared.clock.now();
-        let in_flight = Box::new(InFlight { inner: self.clone(), pass, permit, confirmed, started, request });
+        let left = permit.left();
+        let in_flight = Box::new(InFlight { inner: self.clone(), pass, permit, confirmed, request });
         if confirmed {
-            link.send_confirmed(asking, in_flight);
+            link.send_confirmed(left, asking, in_flight);
         } else {
-            link.send(asking, in_flight);
+            link.send(left, asking, in_flight);
         }
     }
 

@@ -157,14 +157,14 @@ impl RoutedCall {
         match owner {
             Ok(owner) => {
                 routed.server = Some(owner);
-                Box::new(routed).leave();
+                Box::new(routed).leave(started);
             }
             Err(failure) => routed.fail(failure),
         }
     }
 
-    /// Hands the call to the gate of its server.
-    fn leave(mut self: Box<Self>) {
+    /// Hands the call to the gate of its server at `now`.
+    fn leave(mut self: Box<Self>, now: Instant) {
         let (Some((call, _)), Some(server)) = (&self.call, self.server.clone()) else { return };
         let confirms = self.context.cluster.shared.confirm.load(Relaxed);
         let expects = confirms && matches!(call.op, Op::Acquire(_));
@@ -175,7 +175,7 @@ impl RoutedCall {
         let (key, until) = (call.digest.0, call.sent_at + self.context.patience(self.asker, &call.op));
         let errand = matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset);
         self.expects = expects;
-        server.dispatch(Submission {
+        let submission = Submission {
             asking: self.asking,
             confirmed: confirms && server.can_confirm(),
             asker: self.asker,
@@ -184,7 +184,8 @@ impl RoutedCall {
             again: self.moved || self.asking || self.with_source,
             until,
             request: self,
-        });
+        };
+        server.dispatch(now, submission);
     }
 
     /// Sends the call to another server, once that one is connected.
@@ -194,7 +195,10 @@ impl RoutedCall {
             let Some(from) = routed.server.take() else { return };
             routed.server = routed.context.redirect_target(&from, &place).await;
             match routed.server {
-                Some(_) => routed.leave(),
+                Some(_) => {
+                    let now = routed.context.cluster.shared.clock.now();
+                    routed.leave(now);
+                }
                 None => {
                     let started = routed.started;
                     routed.fail(Failure::Away(started));
@@ -254,7 +258,8 @@ impl Request for RoutedCall {
             Err(Failure::NoScript) if !self.with_source => {
                 self.context.stats().noscript.fetch_add(1, Relaxed);
                 self.with_source = true;
-                self.leave();
+                let now = self.context.cluster.shared.clock.now();
+                self.leave(now);
             }
             Err(Failure::Moved(place)) if !self.moved => {
                 self.context.stats().moved.fetch_add(1, Relaxed);

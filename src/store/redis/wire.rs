@@ -44,6 +44,9 @@ pub(crate) struct Answer<'a> {
     pub(crate) replicas: Option<i64>,
     /// How long the server took to answer, without the wait for a replica.
     pub(crate) took: Micros,
+    /// When it came, and a replica had confirmed it where that was awaited. All replies of one read share one reading of the
+    /// clock.
+    pub(crate) at: Instant,
 }
 
 /// A command, and what takes its answer.
@@ -113,9 +116,8 @@ impl Wire {
         wire
     }
 
-    /// Sends a command, preceded by `ASKING` if asked for. Returns at once.
-    pub(super) fn send(&self, asking: bool, pending: Box<dyn Pending>) {
-        let now = self.clock.now();
+    /// Sends a command at `now`, preceded by `ASKING` if asked for. Returns at once.
+    pub(super) fn send(&self, now: Instant, asking: bool, pending: Box<dyn Pending>) {
         let mut buffer = self.lock();
         if buffer.ended {
             drop(buffer);
@@ -294,7 +296,7 @@ fn deliver(awaited: &mut VecDeque<Awaited>, now: Instant, reply: Reply<'_>) -> O
         }
         Awaited::Nobody | Awaited::One(..) => {
             if let Some(Awaited::One(left, pending)) = awaited.pop_front() {
-                pending.handle_answer(Ok(Answer { reply, replicas: None, took: now.since(left) }));
+                pending.handle_answer(Ok(Answer { reply, replicas: None, took: now.since(left), at: now }));
             }
         }
     }

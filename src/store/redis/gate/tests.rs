@@ -35,7 +35,7 @@ fn submission(key: u128, errand: bool) -> Submission {
 fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
     let mut permits = Vec::new();
     for key in 1_000.. {
-        match gate.enter(Submission { until: EARLY, ..submission(key, errand) }) {
+        match gate.enter(gate.clock.now(), Submission { until: EARLY, ..submission(key, errand) }) {
             Entry::Leave(permit, _) => permits.push(permit),
             Entry::Wait => {
                 assert_eq!(expired(gate, EARLY), [key]);
@@ -51,7 +51,7 @@ fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
 const EARLY: Instant = Instant(1);
 
 fn line_up_until(gate: &Arc<Gate>, key: u128, errand: bool, until: Instant) {
-    let entry = gate.enter(Submission { until, ..submission(key, errand) });
+    let entry = gate.enter(gate.clock.now(), Submission { until, ..submission(key, errand) });
     assert!(matches!(entry, Entry::Wait), "key {key} does not wait");
 }
 
@@ -81,7 +81,7 @@ fn whoever_waits_leaves_in_order_when_there_is_room() {
     line_up(&gate, 6, false);
     assert_eq!(keys(&gate.depart()), [4, 5, 6]);
     assert!(gate.depart().leaving.is_empty());
-    assert!(matches!(gate.enter(submission(7, false)), Entry::Leave(..)));
+    assert!(matches!(gate.enter(gate.clock.now(), submission(7, false)), Entry::Leave(..)));
 }
 
 #[test]
@@ -102,11 +102,14 @@ fn a_key_keeps_its_order_among_errands_and_checks() {
     let _errands = fill(&gate, true);
     line_up(&gate, 7, true);
     line_up_until(&gate, 7, false, EARLY);
-    assert!(matches!(gate.enter(submission(8, false)), Entry::Leave(..)), "another key passes");
+    assert!(matches!(gate.enter(gate.clock.now(), submission(8, false)), Entry::Leave(..)), "another key passes");
     assert_eq!(expired(&gate, EARLY), [7]);
     line_up_until(&gate, 9, true, EARLY);
     assert_eq!(expired(&gate, EARLY), [9]);
-    assert!(matches!(gate.enter(submission(9, false)), Entry::Leave(..)), "nothing of it waits any more");
+    assert!(
+        matches!(gate.enter(gate.clock.now(), submission(9, false)), Entry::Leave(..)),
+        "nothing of it waits any more"
+    );
 }
 
 #[test]
@@ -182,7 +185,10 @@ fn whoever_was_sent_on_passes_those_who_wait() {
     let gate = gate();
     let _permits = fill(&gate, false);
     line_up(&gate, 1, false);
-    assert!(matches!(gate.enter(Submission { again: true, ..submission(1, false) }), Entry::Leave(..)));
+    assert!(matches!(
+        gate.enter(gate.clock.now(), Submission { again: true, ..submission(1, false) }),
+        Entry::Leave(..)
+    ));
 }
 
 #[test]
@@ -190,8 +196,11 @@ fn a_line_is_bounded() {
     let gate = gate();
     let _permits = fill(&gate, false);
     (0..ALONE as u128).for_each(|key| line_up(&gate, key, false));
-    assert!(matches!(gate.enter(submission(0, false)), Entry::Full(..)));
-    assert!(matches!(gate.enter(submission(LINE as u128, true)), Entry::Wait), "errands have a line of their own");
+    assert!(matches!(gate.enter(gate.clock.now(), submission(0, false)), Entry::Full(..)));
+    assert!(
+        matches!(gate.enter(gate.clock.now(), submission(LINE as u128, true)), Entry::Wait),
+        "errands have a line of their own"
+    );
 }
 
 #[test]
@@ -203,7 +212,7 @@ fn a_line_that_many_fill_has_room_for_who_is_not_in_it() {
         let of =
             |number: usize| Submission { asker: Asker::new(Some(7), connection), ..submission(number as u128, false) };
         let before = waiting;
-        while matches!(gate.enter(of(waiting)), Entry::Wait) {
+        while matches!(gate.enter(gate.clock.now(), of(waiting)), Entry::Wait) {
             waiting += 1;
         }
         assert!(waiting > before, "{before} requests of {connection} connections");

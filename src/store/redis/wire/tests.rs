@@ -43,7 +43,7 @@ impl Bench {
     }
 
     fn send(&self, number: u32, asking: bool) {
-        self.wire.send(asking, Box::new(Note(number, self.notes.0.clone())));
+        self.wire.send(self.wire.clock.now(), asking, Box::new(Note(number, self.notes.0.clone())));
     }
 
     /// What one read brings.
