@@ -48,7 +48,11 @@ pub fn plan(seed: u64) -> Plan {
         }
     };
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
-    let redis = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
+    // Answers that come late, and without a confirmation, because a replica stands still, cost more calls: peers do not wait for them,
+    // and who leases for others leases little. So in a scene that says how many calls there are no replica does.
+    let stalls_of_scene = plan.expect.calls.is_some().then_some(plan.redis.lag_stalls);
+    let varied = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
+    let redis = Redis { lag_stalls: stalls_of_scene.unwrap_or(varied.lag_stalls), ..varied };
     // What a scene lets come late is of answers that wait for no replica longer than usual.
     let over = plan.expect.over.filter(|over| *over == 0 || redis.lag_stalls.0 == 0);
     let expect = Expect { over, ..plan.expect };

@@ -103,6 +103,10 @@ const STEADY: Micros = Micros(10_000_000);
 /// How long a node that went without announcing it counts as one that may still admit.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
+/// The numbers of so many nodes that went are kept, of those that went last. More memory than for a fleet and all that it was made of
+/// lately is for somebody who makes up names.
+const MOST_GONE: usize = 4_096;
+
 /// Tracks the nodes of the fleet and when each was last heard from, and makes [`FleetView`]s. Knows no transport.
 #[derive(Debug, Default)]
 pub struct FleetTracker {
@@ -114,6 +118,10 @@ pub struct FleetTracker {
     peers: BTreeMap<(Arc<str>, u64), Peer>,
     /// Nodes that went without announcing it, by name, and when.
     missed: BTreeMap<Arc<str>, Instant>,
+    /// The incarnation in which each node was that went, the number that it had, and how many went before it.
+    gone: BTreeMap<Arc<str>, (u64, PeerIndex, u64)>,
+    /// How many went.
+    departures: u64,
 }
 
 #[derive(Debug)]
@@ -125,23 +133,46 @@ struct Peer {
 impl FleetTracker {
     /// An incarnation of a peer is live. Returns its number. Names are unique, so it replaces a missed node with the
     /// same name.
+    ///
+    /// An incarnation that was given up and is found again has the number that it had: what it has reported is kept by that, and under
+    /// another number, what it admitted in a window would count twice.
     pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> PeerIndex {
         self.missed.remove(name);
-        let Self { next, changed, .. } = self;
+        let Self { next, changed, gone, .. } = self;
         let peer = self.peers.entry((name.clone(), incarnation)).or_insert_with(|| {
-            *next += 1;
             *changed = Some(now);
-            Peer { origin: PeerIndex(*next), heard: now }
+            let known = gone.remove(name).filter(|(before, ..)| *before == incarnation);
+            let origin = known.map_or_else(
+                || {
+                    *next += 1;
+                    PeerIndex(*next)
+                },
+                |(_, origin, _)| origin,
+            );
+            Peer { origin, heard: now }
         });
         peer.origin
     }
 
     /// A peer is no longer live. If it announced that it leaves, it has reported everything and admits nothing more.
     pub fn left(&mut self, now: Instant, name: &Arc<str>, incarnation: u64, in_order: bool) {
-        let was_there = self.peers.remove(&(name.clone(), incarnation)).is_some();
+        let was = self.peers.remove(&(name.clone(), incarnation));
         self.changed = Some(now);
-        if was_there && !in_order && !self.has(name) {
+        if let Some(peer) = &was {
+            self.keep_number(name, incarnation, peer.origin);
+        }
+        if was.is_some() && !in_order && !self.has(name) {
             self.missed.insert(name.clone(), now);
+        }
+    }
+
+    /// Keeps the number of a node that goes.
+    fn keep_number(&mut self, name: &Arc<str>, incarnation: u64, origin: PeerIndex) {
+        self.departures += 1;
+        self.gone.insert(name.clone(), (incarnation, origin, self.departures));
+        if self.gone.len() > MOST_GONE {
+            let first = self.gone.iter().min_by_key(|(_, (.., departure))| *departure).map(|(name, _)| name.clone());
+            first.map(|name| self.gone.remove(&name));
         }
     }
 
@@ -223,6 +254,30 @@ mod tests {
         assert_ne!(old, new);
         roster.left(Instant(3), &name("a"), 1, false);
         assert_eq!((roster.view(Instant(3), ROUND).live, roster.view(Instant(3), ROUND).largest), (2, 2));
+    }
+
+    #[test]
+    fn who_was_given_up_and_is_found_again_has_its_number_and_another_incarnation_has_its_own() {
+        let mut roster = FleetTracker::default();
+        let [a, b] = ["a", "b"].map(|text| roster.joined(Instant(1), &name(text), 1));
+        for text in ["a", "b"] {
+            roster.left(Instant(2), &name(text), 1, false);
+        }
+        let newer = roster.joined(Instant(3), &name("b"), 2);
+        assert_eq!(roster.joined(Instant(3), &name("a"), 1), a);
+        assert!(![a, b].contains(&newer));
+        assert_eq!((roster.view(Instant(3), ROUND).live, roster.view(Instant(3), ROUND).largest), (3, 3));
+    }
+
+    #[test]
+    fn numbers_are_kept_of_those_that_went_last() {
+        let mut roster = FleetTracker::default();
+        let names: Vec<_> = (0..=MOST_GONE).map(|number| name(&number.to_string())).collect();
+        let numbers: Vec<_> = names.iter().map(|name| roster.joined(Instant(1), name, 1)).collect();
+        names.iter().for_each(|name| roster.left(Instant(2), name, 1, true));
+        assert_eq!(roster.gone.len(), MOST_GONE);
+        assert_eq!(roster.joined(Instant(3), &names[1], 1), numbers[1]);
+        assert_ne!(roster.joined(Instant(3), &names[0], 1), numbers[0]);
     }
 
     #[test]

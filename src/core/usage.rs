@@ -44,6 +44,11 @@ impl Count {
         self.admitted.saturating_sub(self.refunded)
     }
 
+    /// Tokens that were taken back beyond those that were admitted: a peer had lent them on, and counts as who admitted them.
+    fn beyond(self) -> u64 {
+        self.refunded.saturating_sub(self.admitted)
+    }
+
     /// The later of two states of the same counters.
     #[must_use]
     pub fn max_of(self, other: Self) -> Self {
@@ -81,6 +86,8 @@ pub(super) struct Window {
     peers: Vec<(PeerIndex, Count)>,
     /// What all peers together have admitted.
     sum: u64,
+    /// What some of them took back beyond what they had admitted themselves.
+    lent_back: u64,
     /// The store has lent although all was spent according to peers, so they are not believed again.
     pub(super) refuted: bool,
     /// The store has lost the data of this window, so its answers do not refute peers' reports.
@@ -95,6 +102,13 @@ impl Window {
     /// Tokens that peers are known to have admitted.
     pub(super) fn peers(&self) -> u64 {
         self.sum
+    }
+
+    /// Tokens that stayed admitted, of those that peers and this node, which has admitted `own`, are known to have admitted. What a
+    /// node takes back of a peer's loan is less of what the peer has admitted.
+    pub(super) fn spent(&self, own: Count) -> u64 {
+        let back = self.lent_back.saturating_add(own.beyond());
+        self.sum.saturating_add(own.net()).saturating_sub(back)
     }
 
     /// Records tokens of this node that the store takes back.
@@ -122,7 +136,8 @@ impl Window {
     /// Whether it must be reported, now or later. Less than a small part of a share is never reported.
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         let least = if open { 0 } else { terms.part(64) };
-        self.own.admitted > least && (open || self.finals < FINALS)
+        let is_worth_it = self.own.admitted > least || open && self.own.refunded > 0;
+        is_worth_it && (open || self.finals < FINALS)
     }
 
     /// Records that it is reported now.
@@ -144,6 +159,7 @@ impl Window {
         let sum = Count { admitted: known.admitted + count.admitted, refunded: known.refunded + count.refunded };
         let merged = if on(Mutant::MergeAdds) { sum } else { known.max_of(count) };
         self.sum = self.sum.saturating_sub(known.net()).saturating_add(merged.net());
+        self.lent_back = self.lent_back.saturating_sub(known.beyond()).saturating_add(merged.beyond());
         *known = merged;
     }
 }
@@ -231,6 +247,19 @@ mod tests {
         assert_eq!(sum(&[0, 1, 2, 3, 4]), Some(11));
         assert_eq!(sum(&[4, 2, 3]), Some(11));
         assert_eq!(sum(&[2, 1, 0]), Some(11));
+    }
+
+    #[test]
+    fn what_is_taken_back_of_a_loan_is_less_of_what_its_lender_admitted() {
+        let mut history = History::default();
+        history.merge(PeerIndex(1), AT, count(9, 0), 100);
+        let spent = |history: &History, own| history.get(AT).map(|window| (window.spent(own), window.peers()));
+        assert_eq!(spent(&history, count(0, 2)), Some((7, 9)));
+        history.merge(PeerIndex(2), AT, count(1, 3), 100);
+        history.merge(PeerIndex(2), AT, count(1, 3), 100);
+        assert_eq!(spent(&history, count(0, 2)), Some((5, 9)));
+        history.merge(PeerIndex(2), AT, count(4, 3), 100);
+        assert_eq!(spent(&history, count(3, 2)), Some((11, 10)));
     }
 
     #[test]

@@ -48,8 +48,8 @@ static PUSHED: Exemption = Exemption::new(
     "What was lent under the old limit is spent under the new one: what the old one had more, or a limit where windows are others.",
 );
 static RAISED: Exemption = Exemption::new(
-    "what the store has set aside of a bucket when its rate is raised, once a change",
-    "It is charged when nodes tell of it, under the limit of then: it leaks away at the new rate, where what was charged before takes as long as under the old one.",
+    "what the store has set aside of a bucket when its rate is raised, once a change, and what it lends by the old limit then, once",
+    "It is charged when nodes tell of it, under the limit of then: it leaks away at the new rate, where what was charged before takes as long as under the old one. Whoever goes by the new limit already is lent beside it as if it cost no more than that.",
 );
 static LATE: Exemption = Exemption::new(
     "answers that come late",
@@ -87,6 +87,8 @@ struct Key {
     counted: Counted,
     /// The limits by which rates were last raised. Nodes learn of them one after another.
     raised: Option<Arc<Rule>>,
+    /// What nodes that have yet to learn of those were lent by others since the key last went by them.
+    lent_by_others: u64,
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
@@ -353,10 +355,11 @@ impl Key {
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
                 let (is_first, mut is_raised) = (self.raised.as_ref() != Some(rule), false);
-                let aside = self.counted.shown.as_ref().filter(|(of, _)| is_first && of == old);
+                let aside = self.counted.shown.as_ref().filter(|(of, _)| of == old);
+                let most = if is_first { u64::MAX } else { self.lent_by_others };
                 for (index, (old, new)) in old.limits.iter().zip(&rule.limits).enumerate() {
                     let (count, is_higher) = (&mut self.counts[index], new.count > old.count);
-                    let aside = aside.filter(|_| is_higher).map_or(0, |(_, counters)| counters[index].used);
+                    let aside = aside.filter(|_| is_higher).map_or(0, |(_, counters)| counters[index].used.min(most));
                     is_raised |= is_higher;
                     // What is forgiven of a bucket leaks, from now on. What it holds was charged in time, and takes as long as under
                     // the old limit.
@@ -365,7 +368,7 @@ impl Key {
                     count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
                 }
                 if is_raised {
-                    self.raised = Some(rule.clone());
+                    (self.raised, self.lent_by_others) = (Some(rule.clone()), 0);
                 }
             }
             old => {
@@ -462,6 +465,9 @@ impl Bound {
                     let state = self.keys.of(*key);
                     state.now = state.now.max(now);
                     state.adopt(&call.rule);
+                    if state.raised.as_ref().is_some_and(|raised| *raised != call.rule) && !grant.replayed {
+                        state.lent_by_others += grant.granted;
+                    }
                     if order.window.is_next() && !grant.replayed {
                         state.counts[0].roll(&call.rule.limits[0], now);
                         state.counts[0].lend_ahead(grant.granted);
@@ -712,6 +718,37 @@ mod tests {
                 let mut count = key.counts[0].clone();
                 count.admit_at(&new.limits[0], SECOND, most + beyond, 0);
                 assert_eq!(count.excess(&new.limits[0], SECOND, 0), beyond, "{aside}");
+            }
+        }
+    }
+
+    /// A node that has yet to learn that a rate was doubled is lent four more tokens and spends them. Another one that goes by the new
+    /// rate is lent what the bucket has room for beside them, as if they cost what tokens cost now; then they are charged at the old
+    /// rate, once.
+    #[test]
+    fn what_is_lent_by_the_old_rate_once_it_was_raised_leaks_at_the_new_one() {
+        let rule = |limit| Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
+        let (old, new) = (rule("19/2s burst 20"), rule("38/2s burst 20"));
+        for (lent, most) in [(0, 13), (4, 17)] {
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            let counted = Counted { shown: Some((old.clone(), counters)), ..Counted::default() };
+            let mut key = Key { rule: Some(old.clone()), counts: vec![Count::default()], counted, ..Key::default() };
+            key.now = SECOND;
+            for rule in [&new, &old] {
+                key.adopt(rule);
+            }
+            key.lent_by_others = lent;
+            counters[0].used = 6;
+            key.counted.shown = Some((old.clone(), counters));
+            key.counts[0].roll(&old.limits[0], SECOND);
+            key.counts[0].admit_at(&old.limits[0], SECOND, 4, 0);
+            for rule in [&new, &old, &new] {
+                key.adopt(rule);
+            }
+            for beyond in [0, 1] {
+                let mut count = key.counts[0].clone();
+                count.admit_at(&new.limits[0], SECOND, most + beyond, 0);
+                assert_eq!(count.excess(&new.limits[0], SECOND, 0), beyond, "{lent}");
             }
         }
     }

@@ -41,12 +41,17 @@ static UNHEARD: Exemption = Exemption::new(
     "A peer that answers nothing several times is left out for a second.",
 );
 
+static MISSED: Exemption = Exemption::new(
+    "what peers said of their store before a node was not heard for so long that it was given up",
+    "The fleet forgets who is given up: whoever is found again is another one, of which nothing is known.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
     proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits; it does not go by its share at once while a peer answers asks under the same limits, nor after waiting for one that has said that it has no store, either, and asks those now and then.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED, &UNHEARD],
+    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED, &UNHEARD, &MISSED],
     mutant: Some("lends-under-other-limits"),
 };
 
@@ -93,6 +98,7 @@ pub(super) struct Lending {
     /// How long ago one of several peers without a store was tried at most.
     between_trials: u64,
     leaves_until: u64,
+    silence: Silence,
     lives: Lives,
     /// The peers that have answered a node's last ask, under the limits of which fingerprint, and when.
     answers: Map<Life, Vec<(Life, u64, u64)>>,
@@ -127,6 +133,7 @@ impl Lending {
             judges_shares: is_on && setting.plan.network.loss == 0 && !SHARDS.when(setting.plan.daemon.shards > 1),
             between_trials: BETWEEN_TRIALS * u64::from(most_nodes(&setting.plan).div_ceil(OWNERS)),
             leaves_until: 0,
+            silence: Silence::new(&setting.plan),
             lives: Lives::default(),
             answers: Map::default(),
             busy: Map::default(),
@@ -316,6 +323,9 @@ impl Observer for Lending {
             return;
         }
         self.lives.see(seen);
+        if MISSED.when(self.silence.gives_up(moment.at, seen)) {
+            self.without.clear();
+        }
         match seen {
             Seen::PeerAsked { node, incarnation, key, ask, peer } => {
                 self.asks(moment, (*node, *incarnation), *key, ask);
@@ -363,6 +373,43 @@ impl Observer for Lending {
     }
 }
 
+/// Since when some nodes are not heard by others.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    /// So long a node is not heard until it is given up.
+    dead: u64,
+    began: u64,
+    /// How many faults keep some from being heard.
+    reasons: u32,
+}
+
+impl Silence {
+    fn new(plan: &Plan) -> Self {
+        Self { dead: plan.gossip.map_or(u64::MAX, |gossip| gossip.dead.0), began: 0, reasons: 0 }
+    }
+
+    /// Whether some may be heard again by whom they had been given up.
+    fn gives_up(&mut self, at: u64, seen: &Seen<'_>) -> bool {
+        match seen {
+            Seen::Begins(fault) if silences(&fault.what) => {
+                self.began = if self.reasons == 0 { at } else { self.began };
+                self.reasons += 1;
+                false
+            }
+            Seen::Ends(fault) if silences(&fault.what) => {
+                self.reasons = self.reasons.saturating_sub(1);
+                at >= self.began + self.dead
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether nodes that live are not heard.
+fn silences(what: &What) -> bool {
+    matches!(what, What::Part { .. } | What::Freeze { .. })
+}
+
 /// Most nodes at a time.
 fn most_nodes(plan: &Plan) -> u32 {
     let scaled = plan.faults.iter().map(|fault| if let What::Scale { nodes } = fault.what { nodes } else { 0 });
@@ -393,6 +440,8 @@ mod tests {
 
     use super::*;
     use crate::checkers::tests::{History, loan, peer_ask};
+    use crate::plan::{Fault, Gossip};
+    use crate::span::Span;
 
     fn checker(history: &History) -> Lending {
         let mut setting = history.setting();
@@ -555,6 +604,36 @@ mod tests {
             history.check(&mut checker, *at, 1, Source::Share, false);
         }
         checker.violations().len()
+    }
+
+    /// A peer has said that it has no store, was not heard for so long, and is asked again by a check that waits for it.
+    #[test]
+    fn whoever_was_given_up_and_is_back_may_have_a_store() {
+        for (lasts, seen) in [(6_000_000, 0), (5_000_000, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            (setting.plan.daemon.owners, setting.plan.gossip) = (true, Some(Gossip::default()));
+            let mut checker = Lending::new(&setting);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 1), Timestamp(0));
+            let what = What::Part { nodes: vec![0], one_way: false };
+            let fault = Fault { at: Span(0), lasts: Span(lasts), what };
+            history.see(&mut checker, 0, &Seen::Begins(&fault));
+            for (id, at) in [(9, lasts - 1_000_000), (10, lasts + 100_000)] {
+                if id == 10 {
+                    history.see(&mut checker, lasts, &Seen::Ends(&fault));
+                }
+                history.check(&mut checker, at, 1, Source::Share, false);
+                let ask = &peer_ask(id, 1, 1);
+                history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+                let answer = &Err(Refusal::NoStore);
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+                history.see(&mut checker, at + 500, &heard);
+            }
+            let request = history.ask(&mut checker, lasts + 100_000);
+            history.answer(&mut checker, lasts + 100_600, &request, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{lasts}: {:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -79,8 +79,17 @@ impl SecondOpinion {
             Call { rule, ..call.clone() }
         };
         let call = &if ran.is_earlier && call.sets_aside() { plain(call) } else { call.clone() };
+        let (limits, before) = (&call.rule.limits[..], ran.hash[0].as_ref());
+        self.store.put(call.digest, &ran.node, limits, before);
+        let objection = self.difference(call, grant, ran);
+        // Whatever was found: what stayed of each key that a script has got wrong would fill the memory store.
+        self.store.put(call.digest, &ran.node, limits, None);
+        objection
+    }
+
+    /// The same, while the memory store has what the script found.
+    fn difference(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
-        store.put(call.digest, &ran.node, limits, before.as_ref());
         let forgets = RESETS.when(ran.is_earlier && matches!(call.op, Op::Reset) && grant.reset);
         let own = match store.call(grant.now, &ran.node, call) {
             Ok(own) if forgets => Grant { nodes: grant.nodes, ..own },
@@ -95,7 +104,6 @@ impl SecondOpinion {
             left.census = None;
             left.record.iter_mut().for_each(|record| record[0] = 0);
         }
-        store.put(call.digest, &ran.node, limits, None);
         let is_life_excused =
             |script: Excerpt| LIFE.when(ran.is_earlier && left.is_some_and(|left| script.says_as(&left)));
         if !is_same(before.as_ref(), *after, left) && !after.is_some_and(is_life_excused) {
@@ -185,13 +193,18 @@ mod tests {
         checker.violations().len()
     }
 
-    /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
-    fn found(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
+    /// An acquire of a window.
+    fn asks() -> Call {
         let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
         let until = None;
         let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known, until, claim: None };
-        let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
+        call("10/1s fixed", Op::Acquire(ask))
+    }
+
+    /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
+    fn found(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
+        let (call, mut store) = (asks(), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
         left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
@@ -259,6 +272,22 @@ mod tests {
         assert_eq!([dropped(0), dropped(1), dropped(2)], [1, 1, 0]);
         assert_eq!(found(|_, ran| ran.stray = Some("x was written".into())), 1);
         assert_eq!(found(|_, ran| ran.deleted = true), 1);
+    }
+
+    /// A script that is wrong about many keys gets a verdict about each, as long as the list is not full: what the memory store was
+    /// given of the keys before stood in its way, and a run ended with a panic in place of a verdict.
+    #[test]
+    fn keys_that_a_script_got_wrong_leave_room_for_others() {
+        let mut checker = SecondOpinion::default();
+        for key in 0..2 * CELLS as u32 {
+            let call = Call { digest: Digest(key.into()), ..asks() };
+            let mut store = MemoryStore::new(CELLS, 9);
+            let grant = Grant { nodes: 9, ..store.call(NOW, "n", &call).expect("there is room") };
+            let before = store.excerpt(call.digest, "n", &call.rule.limits);
+            let (call, grant, ran) = (&call, &grant, &Ran { node: "n".into(), hash: [before; 2], ..Ran::default() });
+            assert!(checker.objection(call, grant, ran).is_some_and(|what| what.starts_with("the script answered")));
+        }
+        assert!(checker.store.is_empty());
     }
 
     #[test]

@@ -188,8 +188,7 @@ impl LeasedKey {
     fn has_spent_in_fleet(&self, is_much: impl Fn(Timestamp, u64, &Limit) -> bool) -> bool {
         let spent = |index: usize| {
             let heard = self.peers.window(index, self.view.counter(index).at).filter(|window| !window.refuted);
-            let peers = heard.map(Window::peers).filter(|peers| *peers > 0)?;
-            Some(peers.saturating_add(self.admitted(index).net()))
+            Some(heard.filter(|window| window.peers() > 0)?.spent(self.admitted(index)))
         };
         let mut windows = self.view.rule().limits.iter().enumerate().filter(|(_, limit)| has_windows(limit));
         self.peers.is_kept()
@@ -210,7 +209,7 @@ impl LeasedKey {
         let mut counters = self.charged();
         for (index, limit) in self.view.rule().limits.iter().enumerate() {
             let at = counters[index].at;
-            let spent = self.peers.window(index, at).map_or(0, |window| window.peers() + self.admitted(index).net());
+            let spent = self.peers.window(index, at).map_or(0, |window| window.spent(self.admitted(index)));
             if has_windows(limit) {
                 counters[index].used = counters[index].used.max(spent.min(limit.count));
                 if spent >= limit.count {
