@@ -157,14 +157,15 @@ fn a_slip_in_the_name_of_a_variable_ends_with_78() {
 
 #[test]
 fn a_log_that_would_say_nothing_is_refused() {
-    for filter in ["nonsense", "nonsense=debug", "info,stroe", "rationd"] {
+    for filter in ["nonsense", "nonsense=debug", "info,stroe", "rationd", "info,[drive]=debug", "rationd[{id=7}]=trace"]
+    {
         for words in [&["serve", "--admin", "off"][..], &["config", "check"]] {
             let output = command(words).env("RATIOND_LOG", filter).output().expect("cargo built it");
             assert_eq!(code(&output), 78, "{filter}, {words:?}: {output:?}");
             assert!(stderr(&output).contains("a level (error, warn, info"), "{output:?}");
         }
     }
-    for filter in ["debug", "INFO", "off", "info,rationd::store=debug", "rationd=trace", "warn,quinn=off"] {
+    for filter in ["debug", "INFO", "off", "info,rationd::store=debug", "rationd=trace", "warn, quinn=off,"] {
         let output = command(&["config", "check"]).env("RATIOND_LOG", filter).output().expect("cargo built it");
         assert_eq!(code(&output), 0, "{filter}: {output:?}");
     }

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
 use self::queue::Queue;
 use super::globals::Globals;
@@ -95,7 +95,7 @@ pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Started, String> {
 }
 
 /// The flags -v and -q override the variable, which overrides the configuration.
-pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> {
+pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<Targets, String> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = match (globals.verbose, globals.quiet) {
         (0, 0) => variable.as_deref().unwrap_or(&log.level),
@@ -112,19 +112,21 @@ pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> 
 /// # Errors
 /// What is wrong with it. `tracing` takes a word that is no level for the name of a module, so that everything else
 /// would be silenced without notice.
-pub(crate) fn parse(text: &str) -> Result<EnvFilter, String> {
+pub(crate) fn parse(text: &str) -> Result<Targets, String> {
     let directives = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
-    let bare = |part: &&str| !part.contains(['=', '[', '{', ']', '}']);
     let wanted = "a level (error, warn, info, debug, trace) or a filter like \"info,rationd::store=debug\" was wanted";
-    if let Some(word) = directives().filter(bare).find(|word| !is_level(word)) {
+    if let Some(part) = directives().find(|part| part.contains(['[', '{', ']', '}'])) {
+        return Err(format!("{part:?} names a span, and rationd's log has none; {wanted}"));
+    }
+    if let Some(word) = directives().filter(|part| !part.contains('=')).find(|word| !is_level(word)) {
         return Err(format!("{word:?} is no level; {wanted}"));
     }
     let tells_of_us = |part: &str| is_level(part) || part.starts_with("rationd=") || part.starts_with("rationd::");
-    if !directives().any(tells_of_us) && !text.contains('[') {
+    if !directives().any(tells_of_us) {
         return Err(format!("it would leave nothing of rationd's log; {wanted}"));
     }
-    EnvFilter::try_new(text).map_err(|error| format!("{error}; {wanted}"))
+    directives().collect::<Vec<_>>().join(",").parse().map_err(|error| format!("{error}; {wanted}"))
 }
 
 /// Counts lines, to leave out those that repeat too often.
