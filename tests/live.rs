@@ -88,6 +88,27 @@ fn top_tells_of_rates_and_of_the_keys_that_are_hot() {
 }
 
 #[test]
+fn top_adds_what_several_daemons_do() {
+    let (one, other) = (Daemon::start(POLICIES), Daemon::start(POLICIES));
+    check(&one, "api", "both", 30);
+    check(&other, "api", "both", 20);
+    check(&other, "tight", "greedy", 5);
+    let socket = other.socket();
+    let and = socket.to_str().expect("a plain path");
+    let figures = json(&rationd(&one, &["-o", "json", "top", "--once", "--and", and]));
+    assert_eq!((&figures["daemons"], &figures["keys"]), (&2.into(), &3.into()), "{figures}");
+    assert_eq!((&figures["hot"]["used"][0]["key"], &figures["hot"]["used"][0]["times"]), (&"both".into(), &50.into()));
+    assert_eq!(figures["hot"]["denied"][0]["times"], 2, "{figures}");
+    assert_eq!(figures["policies"][0]["share"], 2_000_000, "{figures}");
+    let text = String::from_utf8(rationd(&one, &["top", "--once", "--and", and]).stdout).expect("text");
+    assert!(text.starts_with("2 daemons of rationd "), "{text}");
+    drop(other);
+    let missed = rationd(&one, &["top", "--once", "--and", and]);
+    assert_eq!(missed.status.code(), Some(69), "{missed:?}");
+    assert!(String::from_utf8_lossy(&missed.stderr).contains(and), "{missed:?}");
+}
+
+#[test]
 fn top_tells_of_the_store_and_that_it_is_away() {
     let redis = Server::plain();
     let daemon = Daemon::start(&format!("[store]\nurl = \"redis://127.0.0.1:{}\"\n{POLICIES}", redis.port));

@@ -151,6 +151,9 @@ pub(crate) struct ReloadArgs {
 /// Arguments of `top`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
+    /// The socket of one more daemon, whose figures are added; as often as there are more [env: RATIOND_TOP_AND]
+    #[arg(long, value_name = "SOCKET", env = "RATIOND_TOP_AND", hide_env = true, value_delimiter = ',')]
+    pub(crate) and: Vec<PathBuf>,
     /// Print the figures of one interval, and end [env: RATIOND_TOP_ONCE=true]
     #[arg(long, env = "RATIOND_TOP_ONCE", hide_env = true)]
     pub(crate) once: bool,

@@ -1,12 +1,14 @@
 //! `rationd top`: what a daemon does now. Two answers of `RATION.TOP` make the rates between them.
 //!
-//! `figures` computes, `tables` words, `screen` draws and takes keys. Of other nodes it shows who is there: nodes tell
-//! each other what they admit of keys, and neither names nor policies, so a view of the fleet is one `top` a
-//! node. `docs/decisions/0015-top-shows-one-daemon.md` says why that is so.
+//! `daemons` asks, `figures` computes, `sum` adds what several daemons do, `tables` words, `screen` draws and takes keys. Of other
+//! nodes a daemon shows who is there: nodes tell each other what they admit of keys, and neither names nor policies. So
+//! a view of the fleet asks each daemon by its socket. `docs/decisions/0015-top-shows-one-daemon.md` says why that is so.
 
+mod daemons;
 mod figures;
 mod screen;
 pub(super) mod sort;
+mod sum;
 mod tables;
 
 use std::io::IsTerminal;
@@ -14,11 +16,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::Value;
-
+use self::daemons::Daemons;
 use self::tables::View;
 use super::args::TopArgs;
-use super::ask::ask_json;
 use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
@@ -32,24 +32,21 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
     }
     let every = Duration::from_secs(u64::from(args.interval));
     let view = View { sort: args.sort, filter: args.filter.clone().unwrap_or_default() };
+    let mut daemons = Daemons::ask(args, socket)?;
     if !args.once && !is_json {
-        screen::show(&|| ask(args, socket), every, view)?;
+        screen::show(&mut daemons, every, view)?;
         return Ok(Code::Ok.into());
     }
-    let mut before = ask(args, socket)?;
     loop {
         // The rates are those of this while.
         std::thread::park_timeout(every);
-        let after = ask(args, socket)?;
-        let figures = figures::between(&before, &after);
+        let (figures, problem) = daemons.figures()?;
+        if let Some(problem) = problem {
+            return Err(problem.into());
+        }
         output::data(&if is_json { figures.to_string() } else { view.text(&figures) })?;
         if args.once {
             return Ok(Code::Ok.into());
         }
-        before = after;
     }
-}
-
-fn ask(args: &TopArgs, socket: &Path) -> Result<Value, ExitError> {
-    ask_json(socket, &[b"RATION.TOP", b"COUNT", args.count.to_string().as_bytes()])
 }

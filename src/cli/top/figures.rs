@@ -49,15 +49,20 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
         .sum();
     let store = (!after["store"].is_null()).then(|| {
         let calls = grown(&before["store"]["calls"], &after["store"]["calls"]);
+        let took = took(&before["store"]["took"], &after["store"]["took"]);
+        let [p50, p99] = percentiles(&took);
         json!({
             "calls_per_s": per_second(calls, span),
             "calls_per_1000": (calls * 10_000).checked_div(checks).map(tenths),
             "failed_per_s": rate(&before["store"]["failed"], &after["store"]["failed"]),
-            "p50_us": took(&before["store"]["took"], &after["store"]["took"], 500),
-            "p99_us": took(&before["store"]["took"], &after["store"]["took"], 990),
+            "p50_us": p50,
+            "p99_us": p99,
+            "took": took,
             "servers": after["store"]["servers"],
         })
     });
+    let took = took(&before["took"], &after["took"]);
+    let [p50, p99] = percentiles(&took);
     json!({
         "version": after["version"],
         "uptime_ms": after["uptime_ms"],
@@ -65,8 +70,9 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
         "checks_per_s": per_second(checks, span),
         "commands_per_s": rate(&before["commands"], &after["commands"]),
         "errors_per_s": rate(&before["errors"], &after["errors"]),
-        "p50_us": took(&before["took"], &after["took"], 500),
-        "p99_us": took(&before["took"], &after["took"], 990),
+        "p50_us": p50,
+        "p99_us": p99,
+        "took": took,
         "keys": after["keys"],
         "waiting": after["waiting"],
         "degraded": after["degraded"],
@@ -106,11 +112,27 @@ fn hot(hot: &Value) -> Value {
     json!({"span_ms": span, "used": list("used"), "denied": list("denied")})
 }
 
-fn took(before: &Value, after: &Value, thousandths: u64) -> Option<u64> {
-    let list = |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect::<Vec<_>>();
-    let (bounds, mut counts, old) = (list(&after["bounds_us"]), list(&after["counts"]), list(&before["counts"]));
+/// How many answers took how long between two answers of `RATION.TOP`.
+fn took(before: &Value, after: &Value) -> Value {
+    let (mut counts, old) = (numbers(&after["counts"]), numbers(&before["counts"]));
     counts.iter_mut().zip(old).for_each(|(count, old)| *count = count.saturating_sub(old));
-    percentile(&counts, &bounds, thousandths).map(|Micros(span)| span)
+    json!({"bounds_us": after["bounds_us"], "counts": counts})
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+/// The times within which half and 99 % of answers were there, in microseconds; `None` where there were none.
+pub(super) fn percentiles(took: &Value) -> [Option<u64>; 2] {
+    let (bounds, counts) = (numbers(&took["bounds_us"]), numbers(&took["counts"]));
+    [500, 990].map(|thousandths| percentile(&counts, &bounds, thousandths).map(|Micros(span)| span))
+}
+
+/// Store calls for 1,000 checks, where there were any; of rates, both a second.
+pub(super) fn calls_per_1000(calls: &Value, checks: &Value) -> Value {
+    let (calls, checks) = (calls.as_f64().unwrap_or(0.0), checks.as_f64().unwrap_or(0.0));
+    if checks > 0.0 { json!((calls * 10_000.0 / checks).round() / 10.0) } else { Value::Null }
 }
 
 #[cfg(test)]

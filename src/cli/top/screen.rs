@@ -16,21 +16,19 @@ use ratatui::widgets::{Block, Paragraph, Row, Table};
 use ratatui::{Frame, Terminal};
 use serde_json::Value;
 
-use super::super::exit::ExitError;
-use super::figures;
+use super::daemons::Daemons;
 use super::tables::{self, Rows, View};
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 
 const KEYS: &str = "s sort   / filter   p pause   q quit";
 
-/// Draws until somebody has seen enough. `ask` gives an answer of the daemon.
+/// Draws until somebody has seen enough.
 ///
 /// # Errors
-/// The terminal; or the daemon does not answer at the beginning.
-pub(super) fn show(ask: &dyn Fn() -> Result<Value, ExitError>, every: Duration, view: View) -> anyhow::Result<()> {
+/// The terminal.
+pub(super) fn show(daemons: &mut Daemons, every: Duration, view: View) -> anyhow::Result<()> {
     let mut screen = Screen { view, figures: Value::Null, problem: None, paused: false, typing: false };
-    let mut before = ask()?;
     // What it was before comes back when this is dropped, by an error or a panic, too.
     let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
@@ -49,12 +47,11 @@ pub(super) fn show(ask: &dyn Fn() -> Result<Value, ExitError>, every: Duration, 
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 due = clock.now() + every;
-                match ask() {
-                    Ok(after) if !screen.paused => {
-                        screen.figures = figures::between(&before, &after);
-                        (before, screen.problem) = (after, None);
+                match daemons.figures() {
+                    Ok((figures, problem)) => {
+                        screen.problem = problem.map(|problem| problem.message);
+                        screen.figures = if screen.paused { screen.figures } else { figures };
                     }
-                    Ok(_) => screen.problem = None,
                     Err(problem) => screen.problem = Some(problem.message),
                 }
             }
@@ -72,7 +69,7 @@ fn keys() -> Receiver<Key> {
 struct Screen {
     view: View,
     figures: Value,
-    /// Why the daemon does not answer.
+    /// Why a daemon does not answer.
     problem: Option<String>,
     paused: bool,
     /// What is typed belongs to the filter.
@@ -115,7 +112,11 @@ impl Screen {
         ]);
         let [head, of_policies, of_keys, of_servers, of_peers, foot] = areas.areas(frame.area());
         let lines = match (&self.problem, self.figures.is_null()) {
-            (Some(problem), _) => vec![Line::from(problem.as_str()).fg(Color::Red)],
+            (Some(problem), _) => {
+                // The others go on.
+                let told = tables::head(&self.figures).into_iter().take(usize::from(self.figures["daemons"].is_u64()));
+                std::iter::once(Line::from(problem.as_str()).fg(Color::Red)).chain(told.map(Line::from)).collect()
+            }
             (None, true) => vec![Line::from("rationd top: counting for a moment")],
             (None, false) => tables::head(&self.figures).into_iter().map(Line::from).collect(),
         };
@@ -179,6 +180,17 @@ mod tests {
         for part in ["policies, by checks", "api", "keys by checks", "other", "10.0.0.9:6379", "AWAY", KEYS] {
             assert!(drawn.contains(part), "{part} is not in\n{drawn}");
         }
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_told_beside_the_others() {
+        let mut screen = screen();
+        screen.problem = Some("no daemon answers on b.sock".into());
+        let drawn = lines(&screen);
+        assert!(drawn.contains("b.sock") && !drawn.contains("checks/s, half"), "the only one:\n{drawn}");
+        screen.figures["daemons"] = 2.into();
+        let drawn = lines(&screen);
+        assert!(drawn.contains("b.sock") && drawn.contains("2 daemons of rationd 0.1.0"), "{drawn}");
     }
 
     #[test]

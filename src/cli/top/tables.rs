@@ -64,8 +64,9 @@ impl View {
 /// Two lines about the daemon as a whole.
 pub(super) fn head(figures: &Value) -> Vec<String> {
     let seconds = figures["uptime_ms"].as_u64().unwrap_or(0) / 1_000;
+    let daemons = figures["daemons"].as_u64().map_or(String::new(), |count| format!("{count} daemons of "));
     let first = format!(
-        "rationd {}, up {}: {} checks/s, half within {}, 99 % within {}; {} connections, {} keys, {} errors/s",
+        "{daemons}rationd {}, up {}: {} checks/s, half within {}, 99 % within {}; {} connections, {} keys, {} errors/s",
         text(&figures["version"]),
         up(seconds),
         text(&figures["checks_per_s"]),

@@ -1,0 +1,227 @@
+//! The figures of several daemons as those of one. Computes; shows nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::figures::{calls_per_1000, percentiles};
+
+/// What several daemons do together: counts and rates are added, keys and policies by their names, and percentiles are those of
+/// all answers. `most`: the most keys of each list. Of one daemon these are its own figures.
+pub(super) fn sum(each: Vec<Value>, most: usize) -> Value {
+    if each.len() == 1 {
+        return each.into_iter().next().unwrap_or_default();
+    }
+    let took = added_histogram(each.iter().map(|figures| &figures["took"]));
+    let [p50, p99] = percentiles(&took);
+    let policies = by(each.iter().flat_map(|figures| listed(&figures["policies"])), |policy| name(&policy["name"]));
+    let policies: Vec<Value> = policies.into_values().map(|same| added(&same)).collect();
+    let mut together = added(&each.iter().collect::<Vec<_>>());
+    let more = json!({
+        "daemons": each.len(),
+        "version": versions(&each),
+        "uptime_ms": each.iter().filter_map(|figures| figures["uptime_ms"].as_u64()).min(),
+        "span_ms": each.iter().filter_map(|figures| figures["span_ms"].as_u64()).max(),
+        "p50_us": p50,
+        "p99_us": p99,
+        "took": took,
+        "policies": policies,
+        "hot": hot(&each, most),
+        "store": store(&each),
+        "fleet": fleet(&each),
+    });
+    if let (Some(together), Value::Object(more)) = (together.as_object_mut(), more) {
+        together.extend(more);
+    }
+    together
+}
+
+fn listed(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn name(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Objects by what they are of.
+fn by<'a>(all: impl Iterator<Item = &'a Value>, of: impl Fn(&Value) -> String) -> BTreeMap<String, Vec<&'a Value>> {
+    let mut groups = BTreeMap::<String, Vec<&Value>>::new();
+    all.for_each(|one| groups.entry(of(one)).or_default().push(one));
+    groups
+}
+
+/// One object for several: numbers are added, and all else is that of the first which has it.
+fn added(same: &[&Value]) -> Value {
+    let mut together = Map::new();
+    for (field, value) in same.iter().filter_map(|one| one.as_object()).flatten() {
+        let before = together.entry(field.clone()).or_insert(Value::Null);
+        match (before.as_f64(), value.as_f64()) {
+            (Some(sum), Some(more)) => *before = number(sum + more),
+            _ if before.is_null() => *before = value.clone(),
+            _ => {}
+        }
+    }
+    Value::Object(together)
+}
+
+/// With one decimal where it is no whole number.
+fn number(sum: f64) -> Value {
+    let tenths = (sum * 10.0).round();
+    if tenths % 10.0 == 0.0 { json!((tenths / 10.0) as u64) } else { json!(tenths / 10.0) }
+}
+
+/// Counts of answers by their times. Nothing where daemons of two versions count by other bounds.
+fn added_histogram<'a>(mut each: impl Iterator<Item = &'a Value>) -> Value {
+    let Some(first) = each.next() else { return Value::Null };
+    let mut counts: Vec<u64> = listed(&first["counts"]).filter_map(Value::as_u64).collect();
+    for more in each {
+        if more["bounds_us"] != first["bounds_us"] {
+            return Value::Null;
+        }
+        counts.iter_mut().zip(listed(&more["counts"])).for_each(|(count, more)| *count += more.as_u64().unwrap_or(0));
+    }
+    json!({"bounds_us": first["bounds_us"], "counts": counts})
+}
+
+/// Each version once.
+fn versions(each: &[Value]) -> String {
+    let mut versions: Vec<String> = each.iter().map(|figures| name(&figures["version"])).collect();
+    versions.sort();
+    versions.dedup();
+    versions.join(" and ")
+}
+
+/// A key is known by its policy and its digest: its text may be cut. A sketch tells how often a key was seen at least, and
+/// so does the sum.
+fn hot(each: &[Value], most: usize) -> Value {
+    let list = |kind: &str| -> Vec<Value> {
+        let all = each.iter().flat_map(|figures| listed(&figures["hot"][kind]));
+        let keys = by(all, |key| format!("{} {}", key["policy"], key["digest"]));
+        let mut keys: Vec<Value> = keys.into_values().map(|same| added(&same)).collect();
+        keys.sort_by_key(|key| Reverse(key["times"].as_u64()));
+        keys.truncate(most);
+        keys
+    };
+    let span = each.iter().filter_map(|figures| figures["hot"]["span_ms"].as_u64()).max();
+    json!({"span_ms": span, "used": list("used"), "denied": list("denied")})
+}
+
+/// A server counts as away where one daemon cannot reach it, and its breaker is the first that is not closed.
+fn store(each: &[Value]) -> Value {
+    let stores: Vec<&Value> = each.iter().map(|figures| &figures["store"]).filter(|store| !store.is_null()).collect();
+    if stores.is_empty() {
+        return Value::Null;
+    }
+    let took = added_histogram(stores.iter().map(|store| &store["took"]));
+    let [p50, p99] = percentiles(&took);
+    let servers = by(stores.iter().flat_map(|store| listed(&store["servers"])), |server| name(&server["address"]));
+    let servers: Vec<Value> = servers
+        .into_values()
+        .map(|same| {
+            let mut server = added(&same);
+            server["up"] = json!(same.iter().all(|one| one["up"] == true));
+            let breaker = same.iter().map(|one| &one["breaker"]).find(|breaker| **breaker != "closed");
+            server["breaker"] = breaker.unwrap_or(&server["breaker"]).clone();
+            server["replicas"] = json!(same.iter().filter_map(|one| one["replicas"].as_u64()).max());
+            server
+        })
+        .collect();
+    let mut together = added(&stores);
+    together["calls_per_1000"] = calls_per_1000(&together["calls_per_s"], &checks_per_second(each));
+    together["servers"] = json!(servers);
+    (together["p50_us"], together["p99_us"], together["took"]) = (json!(p50), json!(p99), took);
+    together
+}
+
+fn checks_per_second(each: &[Value]) -> Value {
+    number(each.iter().filter_map(|figures| figures["checks_per_s"].as_f64()).sum())
+}
+
+/// The nodes that any of them sees. What a node owns of the keys that it knows it says itself, where it was asked.
+fn fleet(each: &[Value]) -> Value {
+    let seen = each.iter().flat_map(|figures| listed(&figures["fleet"]["peers"]));
+    let nodes = by(seen, |peer| name(&peer["name"]));
+    let peers: Vec<Value> = nodes
+        .into_values()
+        .map(|same| {
+            let itself = same.iter().find(|peer| peer["self"] == true);
+            let heard = same.iter().filter(|peer| peer["heard_ms_ago"].is_u64());
+            let latest = heard.min_by_key(|peer| peer["heard_ms_ago"].as_u64());
+            (*itself.or(latest).unwrap_or(&same[0])).clone()
+        })
+        .collect();
+    if peers.is_empty() { Value::Null } else { json!({"peers": peers}) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::{between, tests::answer};
+    use super::*;
+
+    fn figures(allowed: u64, denied: u64, calls: u64) -> Value {
+        between(&answer(1_000, 0, 0, 0), &answer(2_000, allowed, denied, calls))
+    }
+
+    #[test]
+    fn rates_keys_and_calls_are_added() {
+        let together = sum(vec![figures(900, 100, 10), figures(90, 10, 1)], 20);
+        assert_eq!((&together["daemons"], &together["checks_per_s"]), (&json!(2), &json!(1_100)));
+        assert_eq!(together["policies"][0]["allowed_per_s"], 990);
+        assert_eq!(together["policies"][0]["held"], 14);
+        assert_eq!(together["hot"]["used"][0]["times"], 1_000);
+        assert_eq!(together["store"]["calls_per_1000"], 10.0);
+        assert_eq!(together["store"]["servers"].as_array().map(Vec::len), Some(1));
+        assert_eq!((&together["version"], &together["errors_per_s"]), (&json!("0.1.0"), &json!(0)));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_all_answers() {
+        // Of one daemon all answers took up to 25 us, of the other all took up to 50.
+        let (quick, slow) = (figures(900, 0, 0), figures(0, 100, 0));
+        assert_eq!((&quick["p99_us"], &slow["p50_us"]), (&json!(25), &json!(50)));
+        let together = sum(vec![quick, slow], 20);
+        assert_eq!((&together["p50_us"], &together["p99_us"]), (&json!(25), &json!(50)));
+    }
+
+    #[test]
+    fn keys_that_are_hot_on_many_nodes_come_first() {
+        let mut other = figures(1, 0, 0);
+        other["hot"]["used"] = json!([{"policy": "slow", "key": "other", "digest": "bb", "times": 700, "per_s": 70}]);
+        let together = sum(vec![figures(1, 0, 0), other], 1);
+        let used = together["hot"]["used"].as_array().expect("a list");
+        assert_eq!((used.len(), &used[0]["key"], &used[0]["times"]), (1, &json!("other"), &json!(720)));
+    }
+
+    #[test]
+    fn a_server_that_one_daemon_cannot_reach_is_away() {
+        let mut cut = figures(1, 0, 0);
+        cut["store"]["servers"][0]["up"] = json!(false);
+        cut["store"]["servers"][0]["breaker"] = json!("open");
+        cut["store"]["servers"][0]["problem"] = json!("refused");
+        let server = sum(vec![figures(1, 0, 0), cut], 20)["store"]["servers"][0].clone();
+        assert_eq!(
+            (&server["up"], &server["breaker"], &server["problem"]),
+            (&json!(false), &json!("open"), &json!("refused"))
+        );
+        assert_eq!((&server["replicas"], &server["window"]), (&json!(1), &json!(32)));
+    }
+
+    #[test]
+    fn a_node_says_itself_what_it_owns() {
+        let peer = |name: &str, own: bool, owns: u64| json!({"name": name, "self": own, "heard_ms_ago": (!own).then_some(90), "owns": owns});
+        let (mut a, mut b) = (figures(1, 0, 0), figures(1, 0, 0));
+        a["fleet"] = json!({"peers": [peer("a", true, 7), peer("b", false, 1), peer("c", false, 3)]});
+        b["fleet"] = json!({"peers": [peer("a", false, 2), peer("b", true, 9), peer("c", false, 4)]});
+        let fleet = sum(vec![a, b], 20)["fleet"].clone();
+        let owns: Vec<_> = listed(&fleet["peers"]).map(|peer| (name(&peer["name"]), peer["owns"].clone())).collect();
+        assert_eq!(owns, [("a".into(), json!(7)), ("b".into(), json!(9)), ("c".into(), json!(3))]);
+    }
+
+    #[test]
+    fn one_daemon_is_told_as_it_is() {
+        let one = figures(5, 0, 0);
+        assert_eq!(sum(vec![one.clone()], 20), one);
+    }
+}
