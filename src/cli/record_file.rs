@@ -1,7 +1,7 @@
 //! `record.file`: the thread that writes what has come, which may stall without stopping anything else.
 //!
-//! It takes the arrivals of all shards fifty times a second. When the file stalls, the shards keep a bounded number of
-//! them; what has no room is lost and counted.
+//! It takes what has come fifty times a second, and more often where much comes. When the file stalls, a bounded number of
+//! arrivals is kept for it; what has no room is lost and counted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,14 @@ use crate::serve::ServerState;
 use crate::serve::recording::Arrived;
 use crate::serve::recording::file::{ArrivalsError, Ring, digest_tag};
 
-/// Between two times that arrivals are taken.
+/// Between two times that arrivals are taken, where few come.
 const EVERY: Duration = Duration::from_millis(20);
+
+/// As many as should come meanwhile, where more would: they are still in the processor's cache then, which holds some 10,000.
+const FEW: usize = 4_096;
+
+/// The shortest time between two that arrivals are taken, because the page that is not full is written each time.
+const SHORTEST: Duration = Duration::from_millis(2);
 
 /// After a longer time without taking any, when each arrival was can no longer be told.
 const TOO_LATE: Micros = Micros::from_secs(1_200);
@@ -53,14 +59,16 @@ impl RecordFile {
 fn write(mut ring: Ring, path: &Path, state: &ServerState) {
     let mut arrived = Arrived::default();
     let (mut lost, mut problem, mut since) = (0, None::<io::Error>, Duration::ZERO);
-    let mut before = state.node.clock.now();
+    let (mut before, mut pause) = (state.node.clock.now(), EVERY);
     loop {
-        std::thread::park_timeout(EVERY);
+        std::thread::park_timeout(pause);
         let (now, wall) = (state.node.clock.now(), state.node.clock.wall());
         let is_late = now.since(before) > TOO_LATE;
         before = now;
+        let mut taken = 0;
         state.node.take_arrived(&mut arrived, |arrived| {
             lost += arrived.lost();
+            taken += arrived.len();
             let (records, keys) = arrived.records();
             if is_late {
                 lost += records.len() as u64;
@@ -69,11 +77,35 @@ fn write(mut ring: Ring, path: &Path, state: &ServerState) {
                 problem = Some(error);
             }
         });
-        since += EVERY;
+        since += pause;
+        pause = next_pause(pause, taken);
         if lost > 0 && since >= TOLD {
             let error = problem.take().map(|error| error.to_string());
             tracing::warn!(path = %path.display(), lost, error, "record.file did not keep up: arrivals are missing in it");
             (lost, since) = (0, Duration::ZERO);
         }
+    }
+}
+
+/// How long to wait until [`FEW`] arrivals have come, if they come as fast as these did within `pause`.
+fn next_pause(pause: Duration, taken: usize) -> Duration {
+    let few = pause.as_micros() * FEW as u128 / taken.max(1) as u128;
+    u64::try_from(few).map_or(EVERY, Duration::from_micros).clamp(SHORTEST, EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_is_taken_more_often() {
+        assert_eq!(next_pause(EVERY, 0), EVERY);
+        assert_eq!(next_pause(EVERY, FEW), EVERY);
+        // A million a second.
+        let pause = next_pause(EVERY, 20_000);
+        assert_eq!(pause, Duration::from_micros(4_096));
+        assert_eq!(next_pause(pause, FEW), pause, "and it stays so");
+        assert_eq!(next_pause(pause, 100_000), SHORTEST);
+        assert_eq!(next_pause(SHORTEST, 1), EVERY);
     }
 }

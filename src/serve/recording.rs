@@ -16,8 +16,8 @@ pub mod file;
 /// Lists that wait for the thread of the file, so that threads seldom meet at one.
 const LISTS: usize = 8;
 
-/// Most arrivals of a list that wait. They are taken fifty times a second, so that some are lost from 26 million a second
-/// on, and all lists together hold 16 MiB when the file stalls (with keys up to 49 MiB).
+/// Most arrivals of a list that wait. They are taken fifty times a second at least, so that none are lost below 26 million a
+/// second, and all lists together hold 16 MiB when the file stalls (with keys up to 49 MiB).
 const MOST: usize = 65_536;
 
 /// Arrivals, in the order in which they were decided.
