@@ -57,8 +57,9 @@ fn added(same: &[&Value]) -> Value {
     let mut together = Map::new();
     for (field, value) in same.iter().filter_map(|one| one.as_object()).flatten() {
         let before = together.entry(field.clone()).or_insert(Value::Null);
-        match (before.as_f64(), value.as_f64()) {
-            (Some(sum), Some(more)) => *before = number(sum + more),
+        match (before.as_u64().zip(value.as_u64()), before.as_f64().zip(value.as_f64())) {
+            (Some((sum, more)), _) => *before = json!(sum + more),
+            (None, Some((sum, more))) => *before = rate(sum + more),
             _ if before.is_null() => *before = value.clone(),
             _ => {}
         }
@@ -66,10 +67,9 @@ fn added(same: &[&Value]) -> Value {
     Value::Object(together)
 }
 
-/// With one decimal where it is no whole number.
-fn number(sum: f64) -> Value {
-    let tenths = (sum * 10.0).round();
-    if tenths % 10.0 == 0.0 { json!((tenths / 10.0) as u64) } else { json!(tenths / 10.0) }
+/// As `figures` writes it: with one decimal where it is small.
+fn rate(sum: f64) -> Value {
+    if sum >= 10.0 { json!(sum.round() as u64) } else { json!((sum * 10.0).round() / 10.0) }
 }
 
 /// Counts of answers by their times. Nothing where daemons of two versions count by other bounds.
@@ -136,7 +136,7 @@ fn store(each: &[Value]) -> Value {
 }
 
 fn checks_per_second(each: &[Value]) -> Value {
-    number(each.iter().filter_map(|figures| figures["checks_per_s"].as_f64()).sum())
+    rate(each.iter().filter_map(|figures| figures["checks_per_s"].as_f64()).sum())
 }
 
 /// The nodes that any of them sees. What a node owns of the keys that it knows it says itself, where it was asked.
@@ -173,7 +173,14 @@ mod tests {
         assert_eq!(together["hot"]["used"][0]["times"], 1_000);
         assert_eq!(together["store"]["calls_per_1000"], 10.0);
         assert_eq!(together["store"]["servers"].as_array().map(Vec::len), Some(1));
-        assert_eq!((&together["version"], &together["errors_per_s"]), (&json!("0.1.0"), &json!(0)));
+        assert_eq!((&together["version"], &together["errors_per_s"]), (&json!("0.1.0"), &json!(0.0)));
+    }
+
+    #[test]
+    fn small_rates_keep_their_decimal() {
+        let together = sum(vec![figures(4, 0, 0), figures(3, 0, 0)], 20);
+        assert_eq!(together["checks_per_s"], 7.0);
+        assert_eq!(sum(vec![figures(9, 0, 0), figures(8, 0, 0)], 20)["checks_per_s"], 17);
     }
 
     #[test]
