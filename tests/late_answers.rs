@@ -73,10 +73,8 @@ fn a_window_that_seemed_over_and_is_not_is_told_to_the_store_as_it_was() {
     assert_eq!(bench.order(&third).known[0], Known { used: 7, at }, "it is");
 }
 
-#[test]
-fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
-    let mut bench = in_fleet(Bench::new("100/1s fixed"));
-    bench.hold(30);
+/// The call for tokens of the next window, of a node that goes on checking.
+fn order_ahead(bench: &mut Bench) -> Call {
     let ahead = (0..100).find_map(|turn| {
         bench.advance(Micros(10_000));
         (turn % 10 == 0).then(|| bench.check(1));
@@ -85,7 +83,37 @@ fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
         calls.iter().filter(|call| !ahead(call)).for_each(|call| bench.grant(call, 3));
         calls.iter().find(ahead).cloned()
     });
-    bench.grant(&ahead.expect("tokens of the next window are asked for"), 20);
+    ahead.expect("tokens of the next window are asked for")
+}
+
+/// The store executes the call for the next window at once, and its answer comes 40 ms later, as it waits for replicas.
+#[test]
+fn what_was_lent_ahead_starts_when_a_quicker_answer_shows_that_its_window_has_begun() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.hold(30);
+    let ahead = order_ahead(&mut bench);
+    bench.settle_window(Micros(40_000));
+    bench.behind = 39_900;
+    bench.grant(&ahead, 20);
+    bench.spend_to_low_water();
+    let refill = bench.acquire();
+    bench.settle_window(Micros(400));
+    bench.behind = 200;
+    bench.grant(&refill, 3);
+    let left = window(&bench, &ahead).since(bench.store_time());
+    assert!(left > Micros(1_000), "both have come before the window begins");
+    bench.settle_window(left + Micros(1_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Lease));
+    assert!(bench.try_acquire().is_none(), "the store is asked for nothing");
+}
+
+#[test]
+fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
+    let mut bench = in_fleet(Bench::new("100/1s fixed"));
+    bench.hold(30);
+    let ahead = order_ahead(&mut bench);
+    bench.grant(&ahead, 20);
     // Whoever leaves hands back what was lent for the next window, too; both answers are slow.
     bench.shard.handle_drain(bench.now);
     bench.advance(Micros::ZERO);

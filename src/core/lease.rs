@@ -125,6 +125,23 @@ impl Lease {
         if full { self.segments.take_first().map(Unspent::from) } else { None }
     }
 
+    /// Takes note of a reading of the store's clock. An answer that waits for replicas is long under way, and tells only to within
+    /// that time when the window begins of which it lends ahead. The tokens may be spent as soon as any reading shows that the window
+    /// has surely begun, as long as both can be of one clock: a window begins by the clock that lent it.
+    pub fn note_clock(&mut self, rule: &Rule, clock: &StoreClock) {
+        // Of several limits nothing is lent ahead.
+        let [limit] = &rule.limits[..] else { return };
+        for segment in self.segments.iter_mut().filter(|segment| segment.starts != Due::AT_ONCE) {
+            let Some(end) = segment.windows[0] else { continue };
+            let begins = end.time() - limit.period;
+            let (earliest, surely) = (clock.before(begins), Due::at(clock.surely_after(begins)));
+            let may_be_same = Due::at(earliest) <= segment.starts && segment.ends - limit.period <= surely;
+            if may_be_same {
+                segment.starts = segment.starts.min(surely);
+            }
+        }
+    }
+
     /// Records that the store has heard what is held, by a call that was sent at `sent` and answered at `arrived`.
     /// Its clock showed `store` when it first gave this answer.
     pub fn account(&mut self, rule: &Rule, sent: Instant, arrived: Instant, store: Timestamp) {
@@ -426,6 +443,43 @@ mod tests {
         let later = NOW + Micros(210_000);
         assert_eq!(lease.drop_ended(later, |gone| assert_eq!(gone.tokens, 2)), 0);
         assert_eq!(lease.usable(later), 3);
+    }
+
+    /// Ten tokens of the window that begins 100 ms after `NOW`, by an answer that leaves the store at `NOW` and comes 50 ms later.
+    fn lent_ahead_by_a_late_answer() -> (Rule, Lease) {
+        let (rule, mut lease) = (Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]), Lease::default());
+        let clock = StoreClock::new(NOW, NOW + Micros(50_000), Timestamp(NOW.0));
+        let windows = [Timestamp(12_000_000).stored()];
+        assert_eq!(lease.add(Segment::new(&rule, 10, NOW, clock, &windows, true)), None);
+        (rule, lease)
+    }
+
+    #[test]
+    fn tokens_lent_ahead_start_when_any_answer_shows_that_their_window_has_begun() {
+        let (rule, mut lease) = lent_ahead_by_a_late_answer();
+        let begins = Instant(11_000_000);
+        assert!(lease.usable(begins + Micros(49_999)) == 0 && lease.usable(begins + Micros(50_100)) == 10);
+        // One that was under way for 600 us, and left the store in their midst.
+        let sent = NOW + Micros(60_000);
+        lease.note_clock(&rule, &StoreClock::new(sent, sent + Micros(600), Timestamp(sent.0 + 300)));
+        assert_eq!(lease.usable(begins + Micros(299)), 0, "the clock may have been read when the answer came");
+        assert_eq!(lease.usable(begins + Micros(310)), 10);
+        let slow = StoreClock::new(sent, sent + Micros(90_000), Timestamp(sent.0));
+        lease.note_clock(&rule, &slow);
+        assert_eq!(lease.usable(begins + Micros(310)), 10, "one that says less takes nothing back");
+    }
+
+    /// A slot that moves, and a failover, let another clock answer.
+    #[test]
+    fn an_answer_by_another_clock_does_not_begin_a_window() {
+        for differs in [-60_000, -1_000_000, 60_000, 1_000_000] {
+            let (rule, mut lease) = lent_ahead_by_a_late_answer();
+            let sent = NOW + Micros(60_000);
+            let store = Timestamp(sent.0.saturating_add_signed(differs));
+            lease.note_clock(&rule, &StoreClock::new(sent, sent, store));
+            assert_eq!(lease.usable(Instant(11_049_999)), 0, "{differs}");
+            assert_eq!(lease.usable(Instant(11_050_100)), 10, "{differs}");
+        }
     }
 
     #[test]

@@ -75,6 +75,13 @@ impl StoreClock {
         self.before(at) + Micros(self.trip)
     }
 
+    /// The same, with the possible drift since the call was sent.
+    #[must_use]
+    pub fn surely_after(&self, at: Timestamp) -> Instant {
+        let sent = self.at - Micros(self.trip);
+        sent + self.after(at).since(sent).rounded_late()
+    }
+
     /// Whether both can be readings of one clock, with the possible drift between them.
     #[must_use]
     pub fn agrees(&self, later: &Self) -> bool {

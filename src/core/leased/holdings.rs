@@ -2,6 +2,7 @@
 
 use crate::core::lease::{Lease, Segment, Unspent};
 use crate::core::rule::Rule;
+use crate::core::store_clock::StoreClock;
 use crate::core::time::{Due, Instant, StoredTime, Timestamp};
 
 /// What this node was lent and has not spent.
@@ -83,6 +84,11 @@ impl Holdings {
     /// Adds a grant. Returns older tokens that must make room for it.
     pub(super) fn add(&mut self, segment: Segment) -> Option<Unspent> {
         self.lease.add(segment)
+    }
+
+    /// Takes note of a reading of the store's clock: see [`Lease::note_clock`].
+    pub(super) fn note_clock(&mut self, rule: &Rule, clock: &StoreClock) {
+        self.lease.note_clock(rule, clock);
     }
 
     /// Records that the store has heard what is held of buckets: see [`Lease::account`].

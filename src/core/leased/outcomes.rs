@@ -540,6 +540,7 @@ impl LeasedKey {
     fn note_clock(&mut self, now: Instant, clock: StoreClock) {
         let (before, was_answered) = (*self.view.clock(), self.view.answered().is_some());
         self.view.note_clock(clock);
+        self.holdings.note_clock(self.view.rule(), &clock);
         if !was_answered || before.is_set_back(&clock) {
             self.outage.correct_clock(self.view.rule(), before.latest(now), self.view.clock().latest(now));
         }
