@@ -31,16 +31,12 @@ fn bench_of(live: u32, limit: &str) -> Bench {
     bench
 }
 
+fn fleet_of(live: u32, bench: &Bench) -> FleetView {
+    FleetView { live, largest: live, is_settled: true, is_steady: true, heard: Some(bench.now), ..FleetView::UNKNOWN }
+}
+
 fn join(bench: &mut Bench, live: u32) {
-    let known = FleetView {
-        live,
-        largest: live,
-        is_settled: true,
-        is_steady: true,
-        heard: Some(bench.now),
-        ..FleetView::UNKNOWN
-    };
-    bench.shard.handle_fleet(known);
+    bench.shard.handle_fleet(fleet_of(live, bench));
     let peers = (1..live).map(|peer| Candidate { peer: PeerIndex(peer), name: name(&format!("peer-{peer}")) });
     bench.shard.handle_owners(name("own"), &peers.collect::<Vec<_>>());
 }
@@ -253,4 +249,45 @@ fn a_peer_that_lies_about_the_clock_opens_no_window_of_a_share() {
     assert!(lies > 20, "{lies}");
     // A node that has seen no whole window has a fortieth of the limit, less 5 %.
     assert!(admitted.values().all(|admitted| *admitted <= 25), "{admitted:?}");
+}
+
+/// A node tells a store that has lost a key what it was lent, and its peers do so within two rounds of gossip. Until then it goes by its
+/// share. A peer without a share leases again after that, and a node that owed for its share kept to that for a second more, as after an
+/// outage: its share and what the peer was lent were more than the limit.
+#[test]
+fn who_owes_for_its_share_when_peers_have_restored_a_key_leases_as_soon_as_they() {
+    let mut bench = Bench::new("100/1s sliding");
+    bench.settle_window(SECOND);
+    // It has used 40 of each window, and 1 of this one.
+    for used in [40, 40, 40, 40, 40, 1] {
+        bench.advance(SECOND);
+        bench.used = 0;
+        bench.shard.handle_fleet(FleetView { round: Micros(100_000), ..fleet_of(2, &bench) });
+        bench.check(used);
+        let call = bench.acquire();
+        bench.grant(&call, used);
+        assert_eq!(bench.replies(), [Verdict::Allow]);
+    }
+    // The store has lost that in the midst of the window.
+    bench.advance(Micros(600_000));
+    bench.check(1);
+    let call = bench.acquire();
+    bench.epoch = 99;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    // In the last quarter of it this node has a share.
+    bench.advance(Micros(151_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Share));
+    assert!(bench.try_acquire().is_none(), "its peers have not had their time");
+    // They have, and it pays for its share.
+    bench.advance(Micros(50_000));
+    bench.check(1);
+    let call = bench.acquire();
+    let need = bench.order(&call).need;
+    bench.grant(&call, need);
+    bench.replies();
+    // When nothing is left of that, it asks the store for more.
+    let held = std::iter::repeat_with(|| bench.check(1)).take_while(|verdict| *verdict == Some(Verdict::Allow)).count();
+    assert!(bench.try_acquire().is_some(), "{held} of {need}: {:?}", bench.last);
 }

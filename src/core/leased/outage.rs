@@ -79,7 +79,7 @@ impl LeasedKey {
             return Phase::Connected;
         }
         let is_unpaid = self.outage.phase().is_unpaid() && !self.forgets_loss(now) && !on(Mutant::SharesNotAwaited);
-        let until = self.outage.phase().until().unwrap_or(now + GRACE);
+        let until = self.outage.phase().lends_from().unwrap_or(now + GRACE);
         // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
         // the store is charged again and again for what it has admitted meanwhile.
         if is_unpaid && self.owes(now) && self.view.is_of_buckets() && granted >= need && now < until {
@@ -394,7 +394,7 @@ impl LeasedKey {
         if self.view.rule().is_entitled() {
             return false;
         }
-        let is_over = self.outage.phase().until().is_some_and(|until| now >= until);
+        let is_over = self.outage.phase().lends_from().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
         self.is_away(now) && !is_over && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock))
     }

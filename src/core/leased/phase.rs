@@ -104,6 +104,15 @@ impl Phase {
         }
     }
 
+    /// When nodes without debt lease again, as the others have told the store by then what it must know before it lends: what their
+    /// shares admitted, or what it had lent them before it lost its data. Known once the store has answered.
+    pub(super) fn lends_from(self) -> Option<Instant> {
+        match self {
+            Self::Restoring { until } => Some(until),
+            phase => phase.until(),
+        }
+    }
+
     /// Whether the store will be asked again, but not yet.
     pub(super) fn waits(self, now: Instant) -> bool {
         self.retry_at().is_some_and(|retry_at| now < retry_at)
