@@ -32,7 +32,7 @@ static LATER: Exemption = Exemption::new(
 );
 static STEADY: Exemption = Exemption::new(
     "of other shapes than one fixed window, demand that is not steady",
-    "What is asked for when nothing is left is not asked for when there is: each tenth of three periods has to ask for a fifth more than comes.",
+    "What is asked for when nothing is left is not asked for when there is: each tenth of three periods has to ask for a fifth more than comes, and what comes in pauses between two checks that are as long as the shortest limit remembers nobody can take.",
 );
 static BURSTS: Exemption = Exemption::new(
     "the use of a fixed window that several nodes were asked for, and in its second half too little",
@@ -126,6 +126,9 @@ struct Stretch {
     asked: [u64; PARTS],
     admitted: u64,
     most: u64,
+    /// When it was last asked for, and how much of the time has gone by in pauses that the shortest limit does not bridge.
+    last: u64,
+    paused: u64,
     /// Somebody was turned away for want of room.
     turned: bool,
 }
@@ -200,14 +203,22 @@ impl Liveness {
     }
 }
 
+/// For how long a limit keeps what nobody takes.
+fn remembers(limit: &Limit) -> u64 {
+    if limit.algorithm == Algorithm::Gcra { limit.depth().0 } else { limit.period.0 }
+}
+
 impl Liveness {
     /// A check under a rule of another shape: sliding windows, buckets and windows from the first request are used as they
     /// come to it where demand is steady.
     fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
         let span = PERIODS * longest;
-        let fresh = Stretch { begun: moment.at, ..Stretch::default() };
+        let fresh = Stretch { begun: moment.at, last: moment.at, ..Stretch::default() };
         let mut stretch = *self.stretches.entry(request.key).or_insert(fresh);
+        let pause = moment.at - stretch.last;
+        stretch.paused += if rule.limits.iter().any(|limit| pause >= remembers(limit)) { pause } else { 0 };
+        stretch.last = moment.at;
         if moment.at >= stretch.begun + span {
             self.judge_stretch(moment, request.key, rule, &stretch);
             stretch = fresh;
@@ -230,7 +241,8 @@ impl Liveness {
         let whole = comes(PERIODS * longest);
         let parts = whole * 6 / 5 / PARTS as u64;
         let least = *stretch.asked.iter().min().unwrap_or(&0);
-        let due = if FIRST.when(true) { comes((PERIODS - 1) * longest) } else { whole };
+        let counted = if FIRST.when(true) { PERIODS - 1 } else { PERIODS } * longest;
+        let due = comes(counted.saturating_sub(STEADY.forgives(stretch.paused)));
         let wanted = (due * 3 / 4).saturating_sub(ROOM_LEFT.forgives(stretch.most * 2 + self.nodes));
         if STEADY.when(least < parts.max(1)) || stretch.turned {
             return;
@@ -394,6 +406,22 @@ mod tests {
                 assert_eq!(!checker.violations().is_empty(), seen, "{limit}: {:?}", checker.violations());
                 assert_eq!(checker.judged(), Judged { answers: 100, uses: 1 }, "{limit}");
             }
+        }
+    }
+
+    /// Each tenth of three periods of the bucket is asked for, and of the window one half is not.
+    #[test]
+    fn of_a_window_that_nobody_asks_for_in_a_pause_nobody_has_to_take_anything() {
+        for (pause, seen) in [(SECOND / 4, true), (3 * SECOND / 5, false)] {
+            let mut history = History::new("1/500ms fixed, 40/4s");
+            let mut checker = checker(&history);
+            for step in 0..1_000 {
+                let at = 15 * SECOND + step * SECOND / 50;
+                if at % SECOND >= pause {
+                    history.check(&mut checker, at, 1, Source::Lease, at % SECOND == pause);
+                }
+            }
+            assert_eq!(!checker.violations().is_empty(), seen, "{pause}: {:?}", checker.violations());
         }
     }
 
