@@ -439,8 +439,11 @@ impl Joint {
                 parts.lend(now / span(limit) + u64::from(order.window.is_next()), life, tokens);
             }
         }
+        // Most often nobody does, and it need not be asked of each of a thousand nodes.
+        if state.alone == 0 || moment.at > state.alone + state.span + SAME_LOSS {
+            return;
+        }
         let is_partial = self.partial.iter().any(|partial| partial.meets(moment.at, state));
-        let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
         let is_over = |second: &Second| second.is_over(state.since, moment.at);
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
         let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
@@ -449,7 +452,7 @@ impl Joint {
             || APART.when(is_apart)
             || GONE.when(self.left > 0 && self.left >= state.since)
             || PARTIAL.when(is_partial && state.is_shared_beside(life));
-        if !is_shared || !is_unpaid {
+        if !is_unpaid {
             return;
         }
         state.until = moment.at + 2 * state.span + SAME_LOSS;
