@@ -5,7 +5,8 @@ use crate::support;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,6 +107,33 @@ fn top_adds_what_several_daemons_do() {
     let missed = rationd(&one, &["top", "--once", "--and", and]);
     assert_eq!(missed.status.code(), Some(69), "{missed:?}");
     assert!(String::from_utf8_lossy(&missed.stderr).contains(and), "{missed:?}");
+}
+
+/// One that hangs answers only after ten seconds: asked one after the other, several daemons would keep the rest waiting for each.
+#[test]
+fn top_asks_several_daemons_at_once() {
+    let daemon = Daemon::start(POLICIES);
+    let directory = tempfile::tempdir().expect("a directory");
+    let doors = ["a", "b"].map(|name| directory.path().join(name));
+    let listeners = doors.clone().map(|door| UnixListener::bind(door).expect("a new path"));
+    let behind = daemon.socket();
+    // Behind both doors is the daemon, and neither opens before somebody stands at the other.
+    std::thread::spawn(move || {
+        loop {
+            let clients = listeners.each_ref().map(|listener| listener.accept().expect("somebody asks").0);
+            for mut client in clients {
+                let mut request = [0; 4096];
+                let len = client.read(&mut request).expect("a request");
+                let mut daemon = UnixStream::connect(&behind).expect("it listens");
+                daemon.write_all(&request[..len]).expect("it takes a request");
+                daemon.shutdown(Shutdown::Write).expect("it is open");
+                std::io::copy(&mut daemon, &mut client).expect("an answer");
+            }
+        }
+    });
+    let [one, other] = doors.each_ref().map(|door| door.to_str().expect("a plain path"));
+    let figures = json(&rationd(&daemon, &["-o", "json", "top", "--once", "--and", one, "--and", other]));
+    assert_eq!(figures["daemons"], 3, "{figures}");
 }
 
 #[test]

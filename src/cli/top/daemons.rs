@@ -1,6 +1,7 @@
 //! Asks the daemons that are looked at, and makes figures of what they answer.
 
 use std::path::{Path, PathBuf};
+use std::{panic, thread};
 
 use serde_json::Value;
 
@@ -30,7 +31,8 @@ impl Daemons {
         sockets.extend(args.and.iter().cloned());
         let of_each = if args.and.is_empty() { 1 } else { KEYS_OF_EACH };
         let asked = args.count.saturating_mul(of_each).to_string();
-        let each = sockets.into_iter().map(|socket| Ok((socket.clone(), ask(&socket, &asked)?)));
+        let answers = ask_all(sockets.iter().map(PathBuf::as_path), &asked);
+        let each = sockets.iter().cloned().zip(answers).map(|(socket, answer)| Ok((socket, answer?)));
         Ok(Self { each: each.collect::<Result<_, ExitError>>()?, shown: args.count as usize, asked })
     }
 
@@ -40,8 +42,9 @@ impl Daemons {
     /// None of them answers.
     pub(super) fn figures(&mut self) -> Result<(Value, Option<ExitError>), ExitError> {
         let (mut figures, mut problem) = (Vec::new(), None);
-        for (socket, before) in &mut self.each {
-            match ask(socket, &self.asked) {
+        let answers = ask_all(self.each.iter().map(|(socket, _)| socket.as_path()), &self.asked);
+        for ((_, before), answer) in self.each.iter_mut().zip(answers) {
+            match answer {
                 Ok(after) => {
                     figures.push(figures::between(before, &after));
                     *before = after;
@@ -56,6 +59,15 @@ impl Daemons {
     }
 }
 
-fn ask(socket: &Path, keys: &str) -> Result<Value, ExitError> {
-    ask_json(socket, &[b"RATION.TOP", b"COUNT", keys.as_bytes()])
+/// What each of them answers, in their order. All are asked at once, because one that hangs answers only after ten seconds, and
+/// the figures of all are to be of the same second.
+fn ask_all<'a>(sockets: impl Iterator<Item = &'a Path>, keys: &str) -> Vec<Result<Value, ExitError>> {
+    let ask = |socket: &Path| ask_json(socket, &[b"RATION.TOP", b"COUNT", keys.as_bytes()]);
+    thread::scope(|scope| {
+        let ask = &ask;
+        let threads: Vec<_> = sockets.map(|socket| scope.spawn(move || ask(socket))).collect();
+        let answers =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|cause| panic::resume_unwind(cause)));
+        answers.collect()
+    })
 }
