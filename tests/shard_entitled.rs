@@ -41,8 +41,18 @@ fn lost(tokens: u64) -> Bench {
     let call = bench.acquire();
     let since = bench.now;
     bench.fail(&call, StoreError::Away { since });
-    assert_eq!(bench.replies(), [Verdict::Deny], "its own call may have freed what was set aside");
+    assert_eq!(bench.replies(), [Verdict::Deny], "its first call has freed what was set aside");
     bench
+}
+
+/// The acquire and all that are sent after it in its place are not answered, so that nobody knows whether they were executed.
+fn unanswered(bench: &mut Bench, acquire: Call) {
+    let mut lost = Some(acquire);
+    while let Some(call) = lost {
+        bench.fail(&call, StoreError::Unknown);
+        bench.advance(Micros(60_000));
+        lost = bench.calls().into_iter().rfind(|call| matches!(call.op, Op::Acquire(_)) && !claim(call).is_probe());
+    }
 }
 
 /// How many of so many checks pass.
@@ -94,9 +104,34 @@ fn calls_only_look_while_the_store_is_away_and_the_first_after_that_pays() {
     let paid = bench.acquire();
     assert!(!claim(&paid).is_probe(), "{paid:?}");
     assert_eq!((claim(&paid).believes, bench.order(&paid).need), (Some(7), 6 + 1), "six were admitted, and one waits");
-    let since = bench.now;
-    bench.fail(&paid, StoreError::Away { since });
+    unanswered(&mut bench, paid);
     assert_eq!(bench.replies(), [Verdict::Deny], "the call may have freed the rest");
+}
+
+/// The store is gone since the window before, and the first check of this one finds out: its call never left, so it has freed nothing.
+/// The check was denied, as if the call might have been executed, and so was the first check of every key that is seldom asked for.
+#[test]
+fn a_call_that_never_left_frees_nothing() {
+    for is_sent in [false, true] {
+        let mut bench = entitled(7);
+        bench.advance(SECOND);
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        let since = bench.now - HALF - Micros(1);
+        match is_sent {
+            false => bench.fail(&call, StoreError::Away { since }),
+            true => unanswered(&mut bench, call),
+        }
+        assert_eq!(bench.replies(), [if is_sent { Verdict::Deny } else { Verdict::Allow }]);
+        assert_eq!(passed(&mut bench, 9), if is_sent { 0 } else { 6 });
+    }
+}
+
+/// Of the window in which an acquire was executed nothing is set aside, whatever became of the next.
+#[test]
+fn what_an_earlier_call_has_freed_stays_free_when_the_next_never_left() {
+    let mut bench = lost(7);
+    assert_eq!(passed(&mut bench, 9), 0);
 }
 
 #[test]
@@ -207,8 +242,7 @@ fn the_first_acquire_of_a_bucket_says_what_was_admitted_and_ends_the_share() {
     let paid = bench.acquire();
     assert!(!claim(&paid).is_probe() && (4..=20).contains(&claim(&paid).owes), "{paid:?}");
     assert_eq!(bench.order(&paid).need, 1, "what it owes is not lent");
-    let since = bench.now;
-    bench.fail(&paid, StoreError::Away { since });
+    unanswered(&mut bench, paid);
     bench.advance(SECOND);
     assert_eq!(passed_alone(&mut bench, 5), 0, "the call may have been executed");
 }

@@ -294,6 +294,14 @@ impl LeasedKey {
         self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
     }
 
+    /// The acquire that was sent last surely was not executed, and never will be: what it would have freed is still set aside.
+    pub(super) fn note_unsent(&mut self, call: &Call) {
+        let Op::Acquire(Acquire { claim: Some(claim), .. }) = call.op else { return };
+        if claim.frees != Frees::Never {
+            self.outage.change_entitlement(Entitlement::unbar);
+        }
+    }
+
     /// Whether something is set aside for this node, as far as it knows.
     pub(super) fn is_entitled(&self, now: Instant) -> bool {
         self.view.rule().is_entitled() && self.outage.entitlement().believed(self.view.clock().latest(now)) > 0

@@ -1,8 +1,8 @@
 //! What the store has set aside for this node: of each window of a fixed limit so many tokens, which may be spent in some windows; of a
 //! bucket a part, by which this node's share of it fills from some time on.
 //!
-//! A node that has sent an acquire for a window spends nothing of its entitlement in that window, whatever became of the call:
-//! if the store executed it, the tokens are no longer set aside. And an entitlement ends when the store may have given the
+//! A node that has sent an acquire for a window spends nothing of its entitlement in that window, unless the call surely never came to
+//! the store: if the store executed it, the tokens are no longer set aside. And an entitlement ends when the store may have given the
 //! tokens to others, because no call has renewed it. Knows no store, and not what was spent.
 
 use crate::core::entitled::window_end;
@@ -23,6 +23,8 @@ struct Given {
     /// Nothing may be spent in windows that begin before this time of the store's clock, because it may execute acquires in them. A
     /// bucket's share is empty at this time, and fills from then on.
     barred: Timestamp,
+    /// What `barred` was before the acquire that was sent last.
+    barred_before: Timestamp,
 }
 
 impl Entitlement {
@@ -30,7 +32,8 @@ impl Entitlement {
     /// window that begins before `barred`.
     pub(super) fn give(&mut self, tokens: u64, lapses: Timestamp, barred: Timestamp) {
         let given = self.0.get_or_insert_default();
-        (given.tokens, given.lapses, given.barred) = (tokens, lapses, given.barred.max(barred));
+        (given.tokens, given.lapses) = (tokens, lapses);
+        (given.barred, given.barred_before) = (given.barred.max(barred), given.barred_before.max(barred));
     }
 
     /// An acquire is sent that the store may execute in windows that begin before this time of its clock.
@@ -39,14 +42,22 @@ impl Entitlement {
             return;
         }
         if let Some(given) = &mut self.0 {
-            given.barred = given.barred.max(barred);
+            (given.barred_before, given.barred) = (given.barred, given.barred.max(barred));
+        }
+    }
+
+    /// The acquire that was sent last surely was not executed, nor will be, so that it bars nothing.
+    pub(super) fn unbar(&mut self) {
+        if let Some(given) = &mut self.0 {
+            given.barred = given.barred_before;
         }
     }
 
     /// This node no longer goes by its entitlement.
     pub(super) fn renounce(&mut self) {
         if let Some(given) = &mut self.0 {
-            given.tokens = 0;
+            // The acquire that says so bars nothing more.
+            (given.tokens, given.barred_before) = (0, given.barred);
         }
     }
 

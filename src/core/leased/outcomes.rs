@@ -326,6 +326,8 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: boo
     if (*error == StoreError::Unknown || acquire.attempts > 1) && !on(Mutant::GivenUpForSpent) {
         let order = key.void_order(&acquire.call);
         key.calls.give_up(order, acquire.sent);
+    } else {
+        key.note_unsent(&acquire.call);
     }
     key.lose_store(now, since, noticed);
     key.note_unanswered(acquire.sent);
