@@ -48,6 +48,7 @@ mod limiter;
 mod live;
 mod log_reader;
 mod max_memory;
+mod mixed_builds;
 mod monitoring;
 mod msrv;
 mod namespaces;

@@ -22,6 +22,7 @@ const READY_SECONDS: u64 = 20;
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
+    program: String,
     directory: TempDir,
     admin: SocketAddr,
 }
@@ -44,13 +45,22 @@ impl Daemon {
     /// As [`Self::start`].
     #[must_use]
     pub fn start_at(place: &Place, config: &str) -> Self {
+        Self::start_built(env!("CARGO_BIN_EXE_rationd"), place, config)
+    }
+
+    /// The same with a program of another build.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn start_built(program: &str, place: &Place, config: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("rationd-test-").tempdir().expect("a temporary directory");
         let file = directory.path().join("rationd.toml");
         let socket = directory.path().join("rationd.sock");
         let listen = format!("[listen]\nsocket = {socket:?}\nadmin = \"{}:0\"\n\n", place.host);
         fs::write(&file, listen + config).expect("a config file");
-        let child = launch(place, directory.path());
-        let mut daemon = Self { child, directory, admin: ([127, 0, 0, 1], 0).into() };
+        let child = launch(program, place, directory.path());
+        let mut daemon = Self { child, program: program.into(), directory, admin: ([127, 0, 0, 1], 0).into() };
         daemon.wait_until_ready(place);
         daemon
     }
@@ -63,7 +73,7 @@ impl Daemon {
     pub fn restart(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.child = launch(&Place::here(), self.directory.path());
+        self.child = launch(&self.program, &Place::here(), self.directory.path());
         self.wait_until_ready(&Place::here());
     }
 
@@ -213,9 +223,9 @@ pub fn without_settings(command: &mut Command) {
 }
 
 /// The process, with what [`Daemon::start_at`] wrote into its directory.
-fn launch(place: &Place, directory: &Path) -> Child {
+fn launch(program: &str, place: &Place, directory: &Path) -> Child {
     let log = File::create(directory.join("log")).expect("a log file");
-    let mut command = place.command(env!("CARGO_BIN_EXE_rationd"));
+    let mut command = place.command(program);
     without_settings(&mut command);
     command
         .arg("--config")
@@ -226,7 +236,7 @@ fn launch(place: &Place, directory: &Path) -> Child {
         .stdout(log.try_clone().expect("a second handle"))
         .stderr(log)
         .spawn()
-        .expect("cargo built the daemon")
+        .expect("the daemon was built")
 }
 
 /// Sends a signal by name (`TERM`, `STOP`, `CONT`) to a process that a test started.
