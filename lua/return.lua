@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     a amount (tokens), b epoch that lent them, c held (tokens lent that it keeps), d the id of an acquire
---          that is void (0 = none), e what that needed, f gcra: what it told to be spent, g gcra: what
+--          that is void (0 = none), e what that needed (gcra, and where tokens are set aside), f gcra: what it told to be spent, g gcra: what
 --          was spent since (the rest of what the node was lent is free), h gcra: the id of this node's last acquire or
 --          return that was answered; of each limit x age (gcra: us since it spent the others, taken as spent in one
 --          go), y window_at (us), the limit's `at` as it was when they were lent
@@ -49,6 +49,15 @@ elseif epoch_now and knows then
         --=credit math.min(granted_then, needed)
       elseif then_at == limit.at then
         --=credit granted_then
+--<entitled
+        -- What the order needed may have been to pay for what its node has spent of its entitlement in this window, which the
+        -- order freed. That goes back with the rest, so the entitlement is set aside again until the node calls once more.
+        if needed > 0 and granted_then > 0 and (part_called == limit.at or part_called == limit.at + limit.period) then
+          called = called > part_held and called - part_held or 0
+          if part_called ~= limit.at then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
+          part_called, part_is_new = 0, true
+        end
+-->
       end
       place = place + 7
     end

@@ -134,6 +134,33 @@ fn what_an_earlier_call_has_freed_stays_free_when_the_next_never_left() {
     assert_eq!(passed(&mut bench, 9), 0);
 }
 
+/// The store is found by the answer to the call that voids the acquire of before, and has not executed the one that only looks.
+#[test]
+fn who_has_only_looked_when_the_store_is_found_pays_with_what_is_asked_anew() {
+    let mut bench = entitled(7);
+    bench.check(1);
+    for _ in 0..3 {
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+    }
+    bench.advance(SECOND);
+    for call in bench.calls() {
+        let since = bench.now;
+        bench.fail(&call, StoreError::Away { since });
+    }
+    bench.advance(SECOND);
+    assert_eq!(passed(&mut bench, 3), 3);
+    let calls = bench.calls();
+    let (voiding, probe) = (&calls[0], &calls[1]);
+    assert!(matches!(voiding.op, Op::Return { .. }) && claim(probe).is_probe(), "{calls:?}");
+    bench.grant(voiding, 0);
+    let now = bench.store_now();
+    bench.refuse(probe, now);
+    let paid = bench.acquire();
+    assert!(!claim(&paid).is_probe(), "{paid:?}");
+    assert_eq!(bench.order(&paid).need, 3, "what it frees pays for what was admitted");
+}
+
 #[test]
 fn an_acquire_frees_nothing_after_the_window_in_which_it_was_sent() {
     let mut bench = entitled(7);

@@ -345,6 +345,20 @@ fn a_reset_forgets_what_was_spent_and_not_what_is_set_aside() {
     assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
 }
 
+#[test]
+fn what_a_void_acquire_had_freed_is_set_aside_again() {
+    let (mut bench, _) = entitled(NODES);
+    // It has spent five of its part, and its acquire, of which it hears nothing, is to pay for them.
+    let Op::Acquire(ask) = claim(5, 19, Frees::AtAnyTime) else { unreachable!() };
+    let owing = bench.claim("b", Op::Acquire(Acquire { need: 5, ..ask }));
+    assert_eq!(owing.granted, 5);
+    let voids = Voided { id: bench.next_id, need: 5, ..Voided::default() };
+    let back = Op::Return { amount: 0, epoch: owing.epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };
+    bench.claim("b", back);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24, "the five have been admitted");
+    assert_eq!(bench.claim("b", claim(100, 19, Frees::AtAnyTime)).granted, 19, "they are there to be paid");
+}
+
 /// The parts of two nodes of a bucket of 100 tokens, each of which has asked twice.
 fn entitled_bucket() -> (Bench, [u64; 2]) {
     let mut bench = Bench::new(&["10/1s burst 100"]);

@@ -256,7 +256,8 @@ impl Window {
 pub struct Voided {
     /// The id of the call.
     pub id: u64,
-    /// Its [`Acquire::need`], which a bucket was charged at once.
+    /// Its [`Acquire::need`], which a bucket was charged at once. Where tokens of a window are set aside, some of it may have been to
+    /// pay for what the node has spent of them.
     pub need: u64,
     /// Of a bucket, tokens that the acquire reported as spent, or returns before it that were not answered. They are spent whether
     /// or not those were executed.

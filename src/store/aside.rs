@@ -117,6 +117,8 @@ pub(super) struct Aside {
     of_others: Option<[u64; 2]>,
     /// What the call has freed of the window that it is about.
     pub(super) freed: u64,
+    /// The call has set aside again what an earlier one had freed.
+    is_withheld: bool,
     window: u64,
     period: u64,
 }
@@ -139,7 +141,7 @@ impl Aside {
             let ahead = if sums.window + period == at.0 { sums.called[1] } else { 0 };
             (sums.window, sums.called) = (at.0, [ahead, 0]);
         }
-        Self { sums, part, begins, of_others: None, freed: 0, window: at.0, period }
+        Self { sums, part, begins, of_others: None, freed: 0, is_withheld: false, window: at.0, period }
     }
 
     /// The window that it is about ends at `at`.
@@ -188,9 +190,23 @@ impl Aside {
         self.of_others = Some(sums.called.map(|called| all.saturating_sub(called)));
     }
 
+    /// The node has abandoned an acquire that waiters needed, and what that was lent goes back. It may have been to pay for what the
+    /// node has spent of its entitlement in this window, which it freed: so that is set aside again until the node calls once more.
+    pub(super) fn withhold_again(&mut self) {
+        let Self { sums, part, window, period, .. } = self;
+        let has_called_ahead = part.called == *window + *period;
+        if !has_called_ahead && part.called != *window {
+            return;
+        }
+        for (called, has_called) in sums.called.iter_mut().zip([true, has_called_ahead]) {
+            *called = called.saturating_sub(if has_called { part.held } else { 0 });
+        }
+        (part.called, self.is_withheld) = (0, true);
+    }
+
     /// Whether the call has changed something.
-    pub(super) fn is_claimed(&self) -> bool {
-        self.of_others.is_some()
+    pub(super) fn is_changed(&self) -> bool {
+        self.of_others.is_some() || self.is_withheld
     }
 
     /// Whether the key is kept for the sake of what is set aside as long as it was before: in this generation, where something

@@ -231,7 +231,7 @@ impl MemoryStore {
         if view.id != 0 {
             let nodes = self.nodes.entry(view.digest).or_default();
             nodes.asked(view.node, view.census, view.lent, said);
-            if let Some(aside) = view.aside.filter(Aside::is_claimed) {
+            if let Some(aside) = view.aside.filter(Aside::is_changed) {
                 nodes.claimed(Form::Window, view.node, aside.sums, aside.part, aside.begins);
             }
             if let Some(silent) = view.silent.filter(Silent::is_claimed) {
@@ -313,6 +313,10 @@ impl MemoryStore {
                 self.cells.live_until(view.digest, view.expires_at());
             }
             self.save_credit(&view, account, voids.id);
+            if let Some(aside) = view.aside.filter(Aside::is_changed) {
+                let nodes = self.nodes.entry(view.digest).or_default();
+                nodes.claimed(Form::Window, view.node, aside.sums, aside.part, aside.begins);
+            }
         }
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }

@@ -175,6 +175,9 @@ impl View<'_> {
                 counter.credit(limit, record.granted.min(voids.need));
             } else if counter.at == record.at[index] {
                 counter.credit(limit, record.granted);
+                if let Some(aside) = self.aside.as_mut().filter(|_| voids.need > 0 && record.granted > 0) {
+                    aside.withhold_again();
+                }
             }
         }
         (record.granted > 0, voids.spent)

@@ -353,10 +353,15 @@ impl Fairness {
         }
     }
 
-    /// What an island counted stays, if nobody took over meanwhile.
-    fn count(&mut self, key: u32, node: u32, call: &Call, grant: &Grant) {
-        if matches!(call.op, Op::Acquire(_)) && !grant.replayed {
-            self.asked.of(key).note(node, grant.now.0 / census_period(call));
+    /// What an island counted stays, if nobody took over meanwhile; if somebody did, it takes nothing from what that counts. A call to
+    /// which the store did nothing counts for neither.
+    fn count(&mut self, key: u32, node: u32, call: &Call, grant: &Grant, stale: bool) {
+        if !matches!(call.op, Op::Acquire(_)) || grant.replayed || grant.outdated {
+            return;
+        }
+        let (asked, period) = (self.asked.of(key), grant.now.0 / census_period(call));
+        if !stale || asked.last.get(node).copied().flatten().is_none_or(|last| last < period) {
+            asked.note(node, period);
         }
     }
 
@@ -403,12 +408,12 @@ impl Observer for Fairness {
                     self.order(moment, life, *key, call, order);
                 }
             }
-            Seen::Executed { node, key, call, grant, stale: true, .. } => self.count(*key, *node, call, grant),
+            Seen::Executed { node, key, call, grant, stale: true, .. } => self.count(*key, *node, call, grant, true),
             Seen::Executed { node, key, call, grant, ran, .. } => {
                 if let Op::Acquire(order) = &call.op {
                     self.lent(moment, *key, call, order, grant, ran);
                 }
-                self.count(*key, *node, call, grant);
+                self.count(*key, *node, call, grant, false);
                 if !LEAPS.when(self.clocks.is_new(moment, *key, self.lasts)) {
                     self.census(moment, *key, call, grant);
                 }
@@ -596,6 +601,23 @@ mod tests {
         history.nodes = 2;
         history.executed(&mut checker, 1, 2);
         assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    /// By the clock of the former owner, which is five seconds behind, a node asks once more that the present one has counted.
+    #[test]
+    fn a_former_owner_takes_no_node_from_the_census() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Fairness::new(&history.setting());
+        history.opened = 6 * SECOND;
+        history.lent(&mut checker, 6 * SECOND, 0, 1, 1);
+        history.stale = true;
+        history.executed(&mut checker, SECOND, 2);
+        (history.stale, history.node, history.nodes) = (false, 1, 2);
+        history.executed(&mut checker, 6 * SECOND + 1, 3);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.nodes = 3;
+        history.executed(&mut checker, 6 * SECOND + 2, 4);
+        assert_eq!(checker.violations().len(), 1);
     }
 
     /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.

@@ -13,7 +13,7 @@ use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
 
 use super::Found;
-use super::notes::Clocks;
+use super::notes::{Clocks, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered, Set};
@@ -56,6 +56,10 @@ static EDGE: Exemption = Exemption::new(
     "what is admitted shortly before a window's end",
     "By the node's clock it may be of the next one: 20 ms and two timeouts.",
 );
+static HEARD_LATE: Exemption = Exemption::new(
+    "what a node hears that it was lent when the window may be over by its clock",
+    "It goes by the next window then, of which nothing is used yet: of the one before it has no news.",
+);
 static TOLD: Exemption = Exemption::new(
     "a window of which the node has told three times all that it has admitted, before it was over",
     "By what it knows of the store's clock it may have been over: then it has had its turns.",
@@ -71,7 +75,19 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Of more keys than one round of gossip has room for each has its turn: a node tells of no key twice while another one waits whose last window is over.",
     judges: "One fixed window.",
     exemptions: &[
-        &BASELINES, &CROWDED, &UNCOUNTED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &TOLD, &OLD,
+        &BASELINES,
+        &CROWDED,
+        &UNCOUNTED,
+        &PUSHES,
+        &LEAPS,
+        &LIARS,
+        &FORGOTTEN,
+        &ASIDE,
+        &SPARSE,
+        &EDGE,
+        &HEARD_LATE,
+        &TOLD,
+        &OLD,
     ],
     mutant: Some("tells-from-the-first"),
 };
@@ -149,6 +165,7 @@ pub(super) struct Turns {
     spoiled: Numbered<u64>,
     /// The latest time by which each key was counted.
     latest: Numbered<u64>,
+    trips: Trips,
     clocks: Clocks,
     found: Found,
 }
@@ -240,6 +257,7 @@ impl Turns {
             skews: Numbered::default(),
             spoiled: Numbered::default(),
             latest: Numbered::default(),
+            trips: Trips::default(),
             clocks: Clocks::new(plan),
             found: Found::default(),
         }
@@ -272,9 +290,12 @@ impl Turns {
         }
         let counter = grant.counters[0];
         let is_much = counter.used * USED_PART >= limit.count;
+        // The latest that the store's clock can show, as far as the node knows when it hears of it.
+        let heard = grant.now.0 + self.trips.latest() + OVER;
         if grant.granted > 0
             && !order.window.is_next()
             && is_much
+            && !HEARD_LATE.when(heard >= counter.at.0)
             && !self.is_spoiled(key, limit, counter.at.0)
             && let Some(open) = self.tellers.of(node).window(key, limit, counter.at.0)
         {
@@ -378,6 +399,7 @@ impl Observer for Turns {
             return;
         }
         self.follow(moment, seen);
+        self.trips.see(moment, seen);
         match seen {
             Seen::Answered { request: Request { node, key, .. }, .. }
             | Seen::Called { node, key, .. }
@@ -529,6 +551,25 @@ mod tests {
             round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
             round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
             assert_eq!(checker.violations().len(), seen, "{room}: {:?}", checker.violations());
+        }
+    }
+
+    /// The call was under way for half a second, and the node hears of it when the window is over, or before that.
+    #[test]
+    fn what_is_lent_of_a_window_that_is_over_is_no_news() {
+        for (left, seen) in [(SECOND / 2, 0), (SECOND / 4, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Turns::new(&history.setting());
+            checker.keys.insert(2, 1);
+            history.called(&mut checker, 1, 1, 4);
+            history.settled(&mut checker, 1, 1, 4);
+            history.check(&mut checker, 2, 3, Source::Lease, true);
+            history.used = 4;
+            history.called(&mut checker, left, 2, 4);
+            history.settled(&mut checker, left + SECOND / 4, 2, 4);
+            round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{left}: {:?}", checker.violations());
         }
     }
 

@@ -489,8 +489,8 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let refused = key.calls.end_acquire();
     if let Some(Op::Acquire(Acquire { need, want, least, window, claim, .. })) = refused.map(|acquire| acquire.call.op)
     {
-        // The share may have admitted something since, which has to be charged before anything is leased.
-        if claim.is_none() && !window.is_next() && key.owes(now) {
+        // What the share has admitted since, or before a call that only looked, has to be charged before anything is leased.
+        if claim.is_none_or(|claim| claim.is_probe()) && !window.is_next() && key.owes(now) {
             return acquire(key, cx, now);
         }
         // Time has passed, so what is said of what is set aside is said anew.
