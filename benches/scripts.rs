@@ -35,6 +35,7 @@ const LIMITS: [(&[&str], OnStoreLoss); 6] = [
     (&["10/60s burst 100"], OnStoreLoss::Entitled),
     (&["1000/60s fixed"], OnStoreLoss::Share),
     (&["1000/60s fixed"], OnStoreLoss::Entitled),
+    (&["1000/60s sliding"], OnStoreLoss::Entitled),
     (&["10/60s burst 100", "1000/60s fixed"], OnStoreLoss::Share),
     (&["10/60s burst 100", "1000/60s fixed", "5000/1h sliding"], OnStoreLoss::Share),
 ];
