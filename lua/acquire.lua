@@ -428,6 +428,9 @@ else
     --=in_steps limit_at
     renews = before ~= stepped
   end
+--<sliding
+  -- What a key without a window says is no window that begins at 0.
+  if limit_at == 0 then was_kept = false end
 --<entitled
   -- It is kept as long as something may be set aside in this generation, which is longer than a window asks for.
   if was_kept and entitled_now + entitled_before > 0 and limit_at == limit_stored and epoch_now == stored_epoch

@@ -255,7 +255,7 @@ impl MemoryStore {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
                 // What is set aside keeps it for longer than a sliding window, whose length is not stored.
                 let is_sliding = view.aside.is_some() && limit.algorithm == Algorithm::Sliding;
-                let is_same = is_sliding && before.at == view.counters[0].at;
+                let is_same = is_sliding && before.at == view.counters[0].at && !before.is_unopened();
                 (is_same || lifetime::lasts_as_before(limit, &before, &view.shown()[0])).then_some(head.expires)
             }
             _ => None,
