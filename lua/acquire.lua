@@ -152,6 +152,11 @@ else
   if frees then
     -- Another process under this name may have spent its entitlement in this window.
     local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
+--<sliding
+    -- But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
+    -- aside once more it would count twice, in this window and in the next.
+    if has_called then stays = false end
+--<entitled
     if part_of == generation then
       entitled_now = entitled_now > part_held and entitled_now - part_held or 0
       demand_now = demand_now > part_demand and demand_now - part_demand or 0
@@ -190,9 +195,12 @@ else
     if not stays and not has_called then freed = held end
 --<entitled
     entitled_now, demand_now = entitled_now + held, demand_now + wishes
-    if not stays then called = called + held end
 --<fixed
+    if not stays then called = called + held end
     if has_called_ahead then called_ahead = called_ahead + held end
+--<sliding
+    -- Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet.
+    called = called + (stays and held - part_held or held)
 --<entitled
     part_of, part_held, part_given, part_demand = generation, held, given, wishes
 --<fixed

@@ -394,6 +394,32 @@ fn sliding_windows_in_which_nobody_called_weigh_as_all_that_was_set_aside() {
 }
 
 #[test]
+fn what_was_freed_of_a_sliding_window_is_not_set_aside_once_more_for_another_process_under_the_name() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    assert_eq!(bench.claim("b", claim(19, 19, Frees::AtAnyTime)).granted, 19);
+    let told = bench.claim("b", claim(0, None, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (19 + 76, 0), "what is lent, and what is set aside for the four others");
+    bench.pass(Micros(10_000_000));
+    let told = bench.claim("a", claim(0, 19, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (76, 19 + 76 - 76));
+}
+
+#[test]
+fn what_grows_for_another_process_under_the_name_nobody_may_have_spent_of_the_sliding_window_in_which_it_comes() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    let Op::Acquire(ask) = claim(0, 0, Frees::AtAnyTime) else { unreachable!() };
+    let none = Claim { believes: Some(0), wishes: 0, frees: Frees::AtAnyTime, owes: 0 };
+    bench.claim("a", Op::Acquire(Acquire { claim: Some(none), ..ask }));
+    let told = bench.claim("b", claim(0, None, Frees::AtAnyTime));
+    assert_eq!((told.entitled, told.counters[0].used), (24, 4 * 19), "19 of b's may have been spent");
+    let told = bench.claim("b", claim(0, 24, Frees::AtAnyTime));
+    assert_eq!((told.entitled, told.counters[0].used), (24, 4 * 19), "whatever it asks for in that window");
+    bench.pass(Micros(10_000_000));
+    let told = bench.claim("a", claim(0, 0, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (24 + 3 * 19, 0), "more than four times 19");
+}
+
+#[test]
 fn what_lapses_as_a_sliding_window_begins_weighs_in_it_all_the_same() {
     // In the last microsecond before it lapses, in the window that begins then, and after that.
     for (at, used) in [(-1, (95, 0)), (0, (0, 95)), (9_999_999, (0, 95)), (10_000_000, (0, 0))] {

@@ -182,11 +182,17 @@ impl Aside {
             return;
         }
         let (has_called_ahead, is_ahead) = (self.is_ahead(self.part.called), is_ahead && self.form == Form::Window);
+        let is_sliding = self.form == Form::Sliding;
         let Self { sums, part, window, period, .. } = self;
         let (believes, wishes) = (claim.tokens().min(limit.count), claim.wishes.min(limit.count));
         let has_called = has_called_ahead || part.called == *window;
         // Another process under this name may have spent its entitlement in this window.
-        let stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
+        let mut stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
+        if is_sliding && has_called {
+            // But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
+            // aside once more it would count twice, in this window and in the next.
+            stays = false;
+        }
         let place = usize::from(part.generation != sums.generation);
         sums.entitled[place] = sums.entitled[place].saturating_sub(part.held);
         sums.demand[place] = sums.demand[place].saturating_sub(part.demand);
@@ -205,7 +211,13 @@ impl Aside {
         let has_called_ahead = !stays && (has_called_ahead || is_ahead);
         sums.entitled[0] += held;
         sums.demand[0] += wishes;
-        sums.called[0] += if stays { 0 } else { held };
+        // Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet. Of a fixed
+        // window that is set aside too, until it ends.
+        sums.called[0] += match stays {
+            true if is_sliding => held - part.held,
+            true => 0,
+            false => held,
+        };
         sums.called[1] += if has_called_ahead { held } else { 0 };
         let called = match (stays, has_called_ahead) {
             (true, _) => *window + 1,
