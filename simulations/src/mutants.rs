@@ -398,10 +398,16 @@ static SCRIPTS: [ScriptBug; 50] = [
     ScriptBug {
         name: "sliding-rounds-down",
         about: "What a sliding window still weighs is rounded down, and a token too many is lent: second opinion.",
-        edits: &[(
-            "limit.at + limit.period - now, limit.period, limit.period - 1)",
-            "limit.at + limit.period - now, limit.period, 0)",
-        )],
+        edits: &[
+            (
+                "scaled(limit.prev, limit.at + limit.period - now, limit.period, limit.period - 1)",
+                "scaled(limit.prev, limit.at + limit.period - now, limit.period, 0)",
+            ),
+            (
+                "scaled(weighs, limit.at + limit.period - now, limit.period, limit.period - 1)",
+                "scaled(weighs, limit.at + limit.period - now, limit.period, 0)",
+            ),
+        ],
     },
     ScriptBug {
         name: "refund-asks-first-limit",
