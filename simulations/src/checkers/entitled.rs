@@ -2,8 +2,8 @@
 //!
 //! At every moment, what all nodes believe to be set aside for them of a window is 95 % of the limit at most. What a node
 //! admits on that is no more than was set aside for it, before it lapses, and nothing in a window in which the store has
-//! executed an acquire of that node that freed it. Of a sliding window it comes by the part of the window that has passed. Of a bucket it is a part of the rate and of the burst: a node's share is empty
-//! until others have made room for it, and fills by that.
+//! executed an acquire of that node that freed it. Of a sliding window it comes by the part of the window that has passed. Of a bucket
+//! it is a part of the rate and of the burst: a node's share is empty until others have made room for it, and fills by that.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
