@@ -141,12 +141,22 @@ else
   if believes > limit_count then believes = limit_count end
   if wishes > limit_count then wishes = limit_count end
   local frees = now <= frees_until
+--<fixed
   local has_called_ahead = part_called == limit_at + limit_period
   local has_called = has_called_ahead or part_called == limit_at
   local aside, aside_ahead, freed = 0, 0, 0
+--<sliding
+  local has_called = part_called == limit_at
+  local aside, freed = 0, 0
+--<entitled
   if frees then
     -- Another process under this name may have spent its entitlement in this window.
     local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
+--<sliding
+    -- But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
+    -- aside once more it would count twice, in this window and in the next.
+    if has_called then stays = false end
+--<entitled
     if part_of == generation then
       entitled_now = entitled_now > part_held and entitled_now - part_held or 0
       demand_now = demand_now > part_demand and demand_now - part_demand or 0
@@ -155,8 +165,10 @@ else
       demand_before = demand_before > part_demand and demand_before - part_demand or 0
     end
     if has_called then called = called > part_held and called - part_held or 0 end
+--<fixed
     if has_called_ahead then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
 
+--<entitled
     -- It is 95 % of the limit by this node's part of the demand, rounded up, of what is not entitled to others. A node says what it
     -- used since its last call, which may be a moment: an eighth of that counts, and seven of what counted before.
     if wishes > 0 and part_demand > 0 then
@@ -175,21 +187,36 @@ else
     local held = believes > given and believes or given
     if stays and part_held > held then held = part_held end
 
+--<fixed
     local is_ahead = ahead_of ~= 0 and limit_at == ahead_of
     if not stays and (is_ahead and not has_called_ahead or not is_ahead and not has_called) then freed = held end
     has_called_ahead = not stays and (has_called_ahead or is_ahead)
+--<sliding
+    if not stays and not has_called then freed = held end
+--<entitled
     entitled_now, demand_now = entitled_now + held, demand_now + wishes
+--<fixed
     if not stays then called = called + held end
     if has_called_ahead then called_ahead = called_ahead + held end
+--<sliding
+    -- Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet.
+    called = called + (stays and held - part_held or held)
+--<entitled
     part_of, part_held, part_given, part_demand = generation, held, given, wishes
+--<fixed
     part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
+--<sliding
+    part_called = stays and limit_at + 1 or limit_at
+--<entitled
     part_is_new = true
     -- Where the limit was lowered in this window, those who called before may have had more set aside than all have now, and
     -- less than nothing would be lent beyond the limit.
     aside = entitled_now + entitled_before - called
     if aside < 0 then aside = 0 end
+--<fixed
     aside_ahead = entitled_now + entitled_before - called_ahead
     if aside_ahead < 0 then aside_ahead = 0 end
+--<entitled
   end
 -->
 --<bucket
@@ -289,8 +316,15 @@ else
         -- all the time, and is lent in larger lots.
         parts = 32
       end
---<entitled
+--<fixed
       left = frees and left - aside or 0
+--<sliding
+      -- While the window passes, the one before weighs less and silent nodes may have admitted more, both by the part of it that
+      -- has passed. So the sum is highest now or at the end, where it is what is set aside.
+      local weighs = limit.prev + (aside_before - aside)
+      if weighs > EXACT then weighs = EXACT end
+      weighs = weighs > 0 and scaled(weighs, limit.at + limit.period - now, limit.period, limit.period - 1) or 0
+      left = frees and limit.count - limit.used - aside - weighs or 0
 -->
       if left < 0 then left = 0 end
       if left < with_coming then with_coming = left end
@@ -307,7 +341,7 @@ else
       local fifth = math.floor(first.count / 5)
       local for_then = 2 * fifth + math.floor((2 * (first.count - 5 * fifth) + 4) / 5)
       tokens = math.max(first.count - for_then - first.prev, 0)
---<entitled
+--<fixed
       tokens = frees and math.min(tokens, math.max(limit_count - aside_ahead - limit_prev, 0)) or 0
 -->
     end
@@ -402,6 +436,9 @@ else
     --=in_steps limit_at
     renews = before ~= stepped
   end
+--<sliding
+  -- What a key without a window says is no window that begins at 0.
+  if limit_at == 0 then was_kept = false end
 --<entitled
   -- It is kept as long as something may be set aside in this generation, which is longer than a window asks for.
   if was_kept and entitled_now + entitled_before > 0 and limit_at == limit_stored and epoch_now == stored_epoch

@@ -1,15 +1,21 @@
--- Entitlements: what the store sets aside of a fixed window for each node, which that may admit when it has lost the store.
+-- Entitlements: what the store sets aside of a fixed or sliding window for each node, which that may admit when it has lost
+-- the store.
 -- Put after lib.lua. All of it is of the scripts for one limit of which tokens are set aside, and costs the others nothing.
 --
 -- Of a window the store lends what is left beside the entitlements of all nodes that have not called in it. The first call
 -- of a node in the window, or its call ahead of it, frees its own, for then it lives on what it is lent. So what nodes
 -- without the store admit, and what the others are lent, come to no more than the limit together, whoever is cut off.
 --
+-- Of a sliding window a silent node may admit by the part of the window that has passed, as the one before weighs less by that.
+-- When a window is the one before, what was set aside of it for those that had not called in it counts as used.
+--
 -- Fields   a        generation, entitled in this generation, in the one before, demand of this one, of the one before,
 --                   the window (its `at`), entitled of those who have called in it, and ahead in the next one
 --          a:NODE   generation, tokens that the node may believe in, tokens that it was given last, its demand, and the
 --                   last window in which it has called (its `at`; or one more than that where its part stays set aside all the
 --                   same, because another process under its name may have spent it)
+--          d, d:NODE  the same of a sliding window, except that windows go by their start, which is their `at`, and that the last
+--                   number of the former is what was set aside of the window before for those that had not called in it
 -- An entitlement that no call renews lapses two generations after its own has begun. All other numbers are tokens of one
 -- window.
 
@@ -19,7 +25,11 @@ local ASIDE, ASIDE_BYTES = '<I4I7I7I7I7I7I7I7', 53
 local PART, PART_BYTES = '<I4I7I7I7I7', 32
 
 local generation, entitled_now, entitled_before, demand_now, demand_before = 0, 0, 0, 0, 0
+--<fixed
 local called_in, called, called_ahead = 0, 0, 0
+--<sliding
+local called_in, called, aside_before = 0, 0, 0
+--<entitled
 local part_of, part_held, part_given, part_demand, part_called = 0, 0, 0, 0, 0
 local part_is_new, part_is_stored = false, false
 local aside_text, part_text = values[7], values[8]
@@ -28,7 +38,11 @@ if aside_text then
   if #aside_text == ASIDE_BYTES then a, b, c, d, e, f, g, h = numbers_of(ASIDE, aside_text) end
   if a and b + c <= EXACT and d + e <= EXACT and f <= EXACT and g + h <= EXACT then
     generation, entitled_now, entitled_before, demand_now, demand_before = a, b, c, d, e
+--<fixed
     called_in, called, called_ahead = f, g, h
+--<sliding
+    called_in, called, aside_before = f, g, h
+--<entitled
   else
     bad, damaged = bad or {}, true
     bad[#bad + 1] = aside_field
@@ -48,6 +62,18 @@ local this_generation = (now - now % GENERATION) / GENERATION
 local generation_is_new = generation < this_generation
 -- Whether something was set aside already when this was stored: then the hash is kept until that lapses.
 local was_kept = not generation_is_new and entitled_now + entitled_before > 0
+--<sliding
+-- Said of what is stored, before any of it lapses: what was in force until the window before was over its nodes may have spent.
+if called_in ~= limit_at then
+  local ended = limit_at - 1
+  ended = (ended - ended % GENERATION) / GENERATION
+  aside_before = (generation + 1 >= ended and entitled_now or 0) + (generation >= ended and entitled_before or 0)
+  if called_in + limit_period == limit_at then
+    aside_before = aside_before > called and aside_before - called or 0
+  end
+  called, called_in = 0, limit_at
+end
+--<entitled
 if generation_is_new then
   local follows = generation + 1 == this_generation
   entitled_before, demand_before = follows and entitled_now or 0, follows and demand_now or 0
@@ -56,6 +82,7 @@ end
 if part_of ~= generation and part_of + 1 ~= generation then
   part_of, part_held, part_given, part_demand = 0, 0, 0, 0
 end
+--<fixed
 if called_in ~= limit_at then
   called = called_in + limit_period == limit_at and called_ahead or 0
   called_ahead, called_in = 0, limit_at

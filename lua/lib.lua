@@ -9,14 +9,15 @@
 -- of a reply 900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another kind of
 -- limit needs, and what is done once compares instead of calling max or min.
 --
--- For the same reason src/store/script.rs makes four scripts of each of these files, by the rules of `written` there. Three are
--- for policies of one limit, which most are: in those a limit's fields are local variables. The fourth is for several
+-- For the same reason src/store/script.rs makes five scripts of each of these files, by the rules of `written` there. Four are
+-- for policies of one limit, which most are: in those a limit's fields are local variables. The fifth is for several
 -- limits, whose fields are in tables. A line that is one of these heads says which scripts have the lines below it, up to
 -- the next head or arrow:
 --   --<several   that for several limits
---   --<one       the three for one limit
+--   --<one       the four for one limit
 --   --<plain     of those the one where nothing is set aside for nodes that may lose the store
---   --<aside     the other two: --<entitled for a fixed window (entitled.lua), --<bucket for a bucket (silent.lua)
+--   --<aside     the other three: --<entitled for a window (entitled.lua), and of those --<fixed and --<sliding for either kind;
+--                --<bucket for a bucket (silent.lua)
 -- Below any other head stands a block, up to its arrow, which is put wherever a line --= names it.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
@@ -180,8 +181,10 @@ local names = { 'e', 'z', 'c', own }
 for i = 1, #limits do names[i + 4] = limits[i].name end
 names[#names + 1] = has_gcra and 'o' or nil
 values = redis.pcall('HMGET', hash, unpack(names))
---<entitled
+--<fixed
 local aside_field = 'a'
+--<sliding
+local aside_field = 'd'
 --<bucket
 local aside_field = 'b'
 --<aside

@@ -69,6 +69,10 @@ elseif exists or wrong_type then
   if entitled_now + entitled_before > 0 and now + span < (generation + 2) * GENERATION then
     span = (generation + 2) * GENERATION - now
   end
+--<sliding
+  if entitled_now + entitled_before > 0 and now + span < (generation + 2) * GENERATION + 60 * SECOND then
+    span = (generation + 2) * GENERATION + 60 * SECOND - now
+  end
 -->
   call('PEXPIRE', hash, format('%d', math.ceil(span / 1000) + 1))
   was_reset, lent_now, lent_before = true, 0, 0

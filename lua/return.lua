@@ -52,9 +52,13 @@ elseif epoch_now and knows then
 --<entitled
         -- What the order needed may have been to pay for what its node has spent of its entitlement in this window, which the
         -- order freed. That goes back with the rest, so the entitlement is set aside again until the node calls once more.
+--<fixed
         if needed > 0 and granted_then > 0 and (part_called == limit.at or part_called == limit.at + limit.period) then
-          called = called > part_held and called - part_held or 0
           if part_called ~= limit.at then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
+--<sliding
+        if needed > 0 and granted_then > 0 and part_called == limit.at then
+--<entitled
+          called = called > part_held and called - part_held or 0
           part_called, part_is_new = 0, true
         end
 -->

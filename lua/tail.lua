@@ -41,7 +41,11 @@ if writes then
   local sums, part
   if part_is_new then
     sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called,
+--<fixed
       called_ahead)
+--<sliding
+      aside_before)
+--<entitled
     part = pack(PART, part_of, part_held, part_given, part_demand, part_called)
   end
   if part_is_new and record and counter and not epoch_is_new and not census_is_new then
@@ -148,6 +152,11 @@ if writes then
     if entitled_now + entitled_before > 0 and lasts < (generation + 2) * GENERATION then
       lasts = (generation + 2) * GENERATION
     end
+--<sliding
+    -- Of a sliding window it weighs for one more, which is a minute at most.
+    if entitled_now + entitled_before > 0 and lasts < (generation + 2) * GENERATION + 60 * SECOND then
+      lasts = (generation + 2) * GENERATION + 60 * SECOND
+    end
 -->
     lasts = lasts + 999
     call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000 - now + now % 1000) / 1000 + 1))
@@ -201,12 +210,25 @@ if was_reset then marks = marks + 8 end
 --<entitled
 -- What is set aside for others nobody can be lent, so it counts as used. At last stands this node's entitlement.
 local set_aside = entitled_now + entitled_before - called
+--<fixed
 if part_called ~= limit_at and part_called ~= limit_at + 1 and part_called ~= limit_at + limit_period then
+--<sliding
+if part_called ~= limit_at and part_called ~= limit_at + 1 then
+--<entitled
   set_aside = set_aside - part_held
 end
+--<sliding
+-- What is set aside of a sliding window comes as the window before weighs less. Where it is less than that, it takes the place of
+-- as much of it, so that the rest weighs by the part of the window that has yet to pass, as nodes reckon.
+local weighs = set_aside > 0 and limit_prev + (aside_before - set_aside) or limit_prev + aside_before
+if weighs < 0 then weighs = 0 elseif weighs > EXACT then weighs = EXACT end
+--<entitled
 set_aside = set_aside > 0 and limit_used + set_aside or limit_used
 if set_aside > EXACT then set_aside = EXACT end
+--<fixed
 return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+--<sliding
+return { granted, marks, epoch_now or 0, now, set_aside, weighs, limit_at, part_given }
 --<bucket
 -- What silent nodes may have nobody can be lent, so it counts as lent. At last stand this node's part, and what of its account was
 -- not renewed.

@@ -23,7 +23,11 @@ fn claim(call: &Call) -> Claim {
 /// Half a second after a window of a hundred tokens has begun, a node is lent one, and told that so many of each are set aside for
 /// it.
 fn entitled(tokens: u64) -> Bench {
-    let mut bench = Bench::with_loss("100/1s fixed", OnStoreLoss::Entitled);
+    entitled_to("100/1s fixed", tokens)
+}
+
+fn entitled_to(limit: &str, tokens: u64) -> Bench {
+    let mut bench = Bench::with_loss(limit, OnStoreLoss::Entitled);
     bench.advance(HALF);
     bench.entitled = tokens;
     bench.check(1);
@@ -36,7 +40,10 @@ fn entitled(tokens: u64) -> Bench {
 
 /// The same, and then the store is gone.
 fn lost(tokens: u64) -> Bench {
-    let mut bench = entitled(tokens);
+    without_store(entitled(tokens))
+}
+
+fn without_store(mut bench: Bench) -> Bench {
     bench.check(1);
     let call = bench.acquire();
     let since = bench.now;
@@ -80,6 +87,39 @@ fn what_is_set_aside_is_admitted_in_the_windows_after_the_loss() {
     // Clocks drift while nobody hears of the store.
     bench.advance(Micros(10_000));
     assert_eq!(passed(&mut bench, 20), 7, "in each of them");
+}
+
+/// Of a sliding window what is set aside may be admitted by the part of the window that has passed: the one before weighs less by that.
+#[test]
+fn of_a_sliding_window_it_comes_as_the_window_passes() {
+    let mut bench = without_store(entitled_to("100/1s sliding", 8));
+    let begins = bench.now + HALF;
+    // At the beginning, in the midst and near the end of a window, and of the next. Clocks may have drifted apart.
+    for (millis, come) in [(10, 0), (510, 4), (990, 3), (1_010, 0), (1_260, 2), (1_990, 5)] {
+        bench.advance((begins + Micros(millis * 1_000)).since(bench.now));
+        for probe in bench.calls() {
+            let since = bench.now;
+            bench.fail(&probe, StoreError::Away { since });
+        }
+        assert_eq!(passed(&mut bench, 20), come, "{millis} ms");
+    }
+}
+
+#[test]
+fn of_a_sliding_window_a_wait_ends_when_so_much_has_come() {
+    let mut bench = without_store(entitled_to("100/1s sliding", 8));
+    for cost in [1, 3, 3, 1, 5, 2] {
+        let denied = (bench.check(cost), bench.last.expect("a decision"));
+        assert_eq!((denied.0, denied.1.reason), (Some(Verdict::Deny), Reason::Share));
+        let wait = denied.1.retry_after.expect("a wait");
+        assert!(wait <= SECOND, "{wait:?}");
+        bench.advance(wait);
+        for probe in bench.calls() {
+            let since = bench.now;
+            bench.fail(&probe, StoreError::Away { since });
+        }
+        assert_eq!(bench.check(cost), Some(Verdict::Allow), "after {wait:?}");
+    }
 }
 
 #[test]

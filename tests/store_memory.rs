@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Claim, Frees, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
+use rationd::core::call::{
+    Acquire, Call, Claim, Counter, Frees, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window,
+};
 use rationd::core::entitled::{generation, lapses};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
@@ -231,7 +233,11 @@ fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees: Frees) -> Op {
 
 /// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
 fn entitled(nodes: [&str; 5]) -> (Bench, [u64; 5]) {
-    let mut bench = Bench::new(&["100/10s fixed"]);
+    entitled_to("100/10s fixed", nodes)
+}
+
+fn entitled_to(limit: &str, nodes: [&str; 5]) -> (Bench, [u64; 5]) {
+    let mut bench = Bench::new(&[limit]);
     Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
     let mut known = [0; 5];
     for _ in 0..3 {
@@ -357,6 +363,85 @@ fn what_a_void_acquire_had_freed_is_set_aside_again() {
     bench.claim("b", back);
     assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24, "the five have been admitted");
     assert_eq!(bench.claim("b", claim(100, 19, Frees::AtAnyTime)).granted, 19, "they are there to be paid");
+}
+
+const SLIDING: &str = "100/10s sliding";
+
+#[test]
+fn nobody_is_lent_what_is_set_aside_of_a_sliding_window_for_nodes_that_have_not_called() {
+    let (mut bench, known) = entitled_to(SLIDING, NODES);
+    assert_eq!(known, [19; 5]);
+    let grant = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
+    let Counter { used, prev, .. } = grant.counters[0];
+    assert_eq!((grant.granted, used, prev), (24, 100, 0), "its own, and what is nobody's");
+    bench.pass(Micros(5_000_000));
+    assert_eq!(
+        bench.claim("b", claim(100, 19, Frees::AtAnyTime)).granted,
+        19,
+        "in the midst of it as at its beginning"
+    );
+}
+
+#[test]
+fn what_was_set_aside_of_the_sliding_window_before_for_silent_nodes_weighs_as_if_it_was_used() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
+    bench.pass(Micros(10_000_000));
+    // The window before has 24 that are used, and 76 that others may have admitted; of this one they may admit as many more.
+    let grant = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
+    let Counter { used, prev, .. } = grant.counters[0];
+    assert_eq!((grant.granted, used, prev), (0, 76, 24));
+    bench.pass(Micros(5_000_000));
+    let peek = bench.claim("a", Op::Peek).counters[0];
+    assert_eq!((peek.used, peek.prev), (76, 24), "however often it is asked");
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 12);
+    // Another one has admitted half of what is its own, which it frees now, and pays.
+    assert_eq!(bench.claim("b", claim(9, 19, Frees::AtAnyTime)).granted, 9);
+}
+
+#[test]
+fn sliding_windows_in_which_nobody_called_weigh_as_all_that_was_set_aside() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    bench.pass(Micros(20_000_000));
+    let grant = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
+    assert_eq!((grant.granted, grant.counters[0].used, grant.counters[0].prev), (5, 81, 19));
+}
+
+#[test]
+fn what_was_freed_of_a_sliding_window_is_not_set_aside_once_more_for_another_process_under_the_name() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    assert_eq!(bench.claim("b", claim(19, 19, Frees::AtAnyTime)).granted, 19);
+    let told = bench.claim("b", claim(0, None, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (19 + 76, 0), "what is lent, and what is set aside for the four others");
+    bench.pass(Micros(10_000_000));
+    let told = bench.claim("a", claim(0, 19, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (76, 19 + 76 - 76));
+}
+
+#[test]
+fn what_grows_for_another_process_under_the_name_nobody_may_have_spent_of_the_sliding_window_in_which_it_comes() {
+    let (mut bench, _) = entitled_to(SLIDING, NODES);
+    let Op::Acquire(ask) = claim(0, 0, Frees::AtAnyTime) else { unreachable!() };
+    let none = Claim { believes: Some(0), wishes: 0, frees: Frees::AtAnyTime, owes: 0 };
+    bench.claim("a", Op::Acquire(Acquire { claim: Some(none), ..ask }));
+    let told = bench.claim("b", claim(0, None, Frees::AtAnyTime));
+    assert_eq!((told.entitled, told.counters[0].used), (24, 4 * 19), "19 of b's may have been spent");
+    let told = bench.claim("b", claim(0, 24, Frees::AtAnyTime));
+    assert_eq!((told.entitled, told.counters[0].used), (24, 4 * 19), "whatever it asks for in that window");
+    bench.pass(Micros(10_000_000));
+    let told = bench.claim("a", claim(0, 0, Frees::AtAnyTime)).counters[0];
+    assert_eq!((told.used, told.prev), (24 + 3 * 19, 0), "more than four times 19");
+}
+
+#[test]
+fn what_lapses_as_a_sliding_window_begins_weighs_in_it_all_the_same() {
+    // In the last microsecond before it lapses, in the window that begins then, and after that.
+    for (at, used) in [(-1, (95, 0)), (0, (0, 95)), (9_999_999, (0, 95)), (10_000_000, (0, 0))] {
+        let (mut bench, _) = entitled_to(SLIDING, NODES);
+        bench.now = Timestamp(lapses(generation(NOW)).0.saturating_add_signed(at));
+        let told = bench.claim("f", Op::Peek).counters[0];
+        assert_eq!((told.used, told.prev), used, "{at}");
+    }
 }
 
 /// The parts of two nodes of a bucket of 100 tokens, each of which has asked twice.

@@ -94,10 +94,15 @@ impl Bug {
 }
 
 /// Bugs of what the store sets aside for nodes that may lose it.
-const ENTITLED: [Mutant; 3] =
-    [Mutant::LapsedEntitlementSpent, Mutant::ShareAfterAcquire, Mutant::UnansweredAcquireForgotten];
-const ENTITLED_SCRIPTS: [&str; 10] = [
+const ENTITLED: [Mutant; 4] = [
+    Mutant::LapsedEntitlementSpent,
+    Mutant::ShareAfterAcquire,
+    Mutant::UnansweredAcquireForgotten,
+    Mutant::SlidingPartAtOnce,
+];
+const ENTITLED_SCRIPTS: [&str; 11] = [
     "set-aside-for-nobody",
+    "silent-before-forgotten",
     "lowered-entitlement-freed",
     "probe-frees-entitlement",
     "late-call-frees-entitlement",
@@ -136,11 +141,19 @@ const LENDING: [Mutant; 23] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 49] = [
+static SCRIPTS: [ScriptBug; 50] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
         edits: &[("left = frees and left - aside or 0", "left = frees and left or 0")],
+    },
+    ScriptBug {
+        name: "silent-before-forgotten",
+        about: "What silent nodes may have admitted of the sliding window before weighs nothing in this one: bound.",
+        edits: &[(
+            "local weighs = limit.prev + (aside_before - aside)\n      if",
+            "local weighs = limit.prev - aside\n      if",
+        )],
     },
     ScriptBug {
         name: "lowered-entitlement-freed",
@@ -385,10 +398,16 @@ static SCRIPTS: [ScriptBug; 49] = [
     ScriptBug {
         name: "sliding-rounds-down",
         about: "What a sliding window still weighs is rounded down, and a token too many is lent: second opinion.",
-        edits: &[(
-            "limit.at + limit.period - now, limit.period, limit.period - 1)",
-            "limit.at + limit.period - now, limit.period, 0)",
-        )],
+        edits: &[
+            (
+                "scaled(limit.prev, limit.at + limit.period - now, limit.period, limit.period - 1)",
+                "scaled(limit.prev, limit.at + limit.period - now, limit.period, 0)",
+            ),
+            (
+                "scaled(weighs, limit.at + limit.period - now, limit.period, limit.period - 1)",
+                "scaled(weighs, limit.at + limit.period - now, limit.period, 0)",
+            ),
+        ],
     },
     ScriptBug {
         name: "refund-asks-first-limit",

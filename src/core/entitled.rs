@@ -64,8 +64,52 @@ pub const fn silent_from(fills: Timestamp) -> Timestamp {
     Timestamp(fills.0.saturating_sub(PERIOD.0))
 }
 
-/// When the fixed window that is open at that time ends, which is its `Counter::at`.
+/// When the fixed or sliding window that is open at that time ends. Of a fixed one that is its `Counter::at`.
 #[must_use]
 pub const fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
     Timestamp((at.0 / limit.period.0 + 1) * limit.period.0)
+}
+
+/// Of so many tokens of a sliding window that are set aside for a node, those that it may have admitted by that time, if the window ends
+/// then: by the part of the window that has passed, as the one before weighs less by that.
+#[must_use]
+pub const fn released(limit: &Limit, tokens: u64, end: Timestamp, at: Timestamp) -> u64 {
+    let left = end.0.saturating_sub(at.0);
+    let passed = limit.period.0.saturating_sub(left);
+    (tokens as u128 * passed as u128 / limit.period.0 as u128) as u64 // no more than `tokens`
+}
+
+/// When so many of them are; `None` if there are never so many.
+#[must_use]
+pub fn released_at(limit: &Limit, tokens: u64, end: Timestamp, wanted: u64) -> Option<Timestamp> {
+    if wanted > tokens {
+        return None;
+    }
+    let passed = (u128::from(wanted) * u128::from(limit.period.0)).div_ceil(u128::from(tokens.max(1)));
+    Some(end - limit.period + Micros(u64::try_from(passed).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_sliding_window_is_released_by_the_part_that_has_passed() {
+        let limit = Limit::parse("100/1s sliding").expect("a limit");
+        let end = Timestamp(6_000_000);
+        let at = |at| released(&limit, 7, end, Timestamp(at));
+        assert_eq!(
+            [at(4_000_000), at(5_000_000), at(5_142_857), at(5_142_858), at(5_999_999), at(6_000_000)],
+            [0, 0, 0, 1, 6, 7]
+        );
+        for wanted in 1..=7 {
+            let then = released_at(&limit, 7, end, wanted).expect("there are as many");
+            assert_eq!(
+                [released(&limit, 7, end, then - Micros(1)), released(&limit, 7, end, then)],
+                [wanted - 1, wanted]
+            );
+        }
+        assert_eq!(released_at(&limit, 7, end, 8), None);
+        assert_eq!(released_at(&limit, 0, end, 1), None);
+    }
 }

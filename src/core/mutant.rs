@@ -137,6 +137,8 @@ mutants! {
         "What is set aside for a node is spent after the store may have given it to others: entitled.";
     ShareAfterAcquire, "share-after-acquire":
         "A node spends what is set aside for it in a window for which it has asked the store for tokens: entitled, bound.";
+    SlidingPartAtOnce, "sliding-part-at-once":
+        "What is set aside for a node of a sliding window it spends at once, while the window before weighs whole: entitled, bound.";
     StrangerTakesAll, "stranger-takes-all":
         "A node that has just come and has met nobody takes the share of a fleet of one: static shares.";
     SmallFleetAssumed, "small-fleet-assumed":

@@ -52,7 +52,8 @@ const MOST_ENTITLED: u64 = 1 << 26;
 
 impl Rule {
     /// Whether the store sets aside, for each node, what that may admit without the store: see
-    /// `docs/decisions/0013-entitlements.md`. That is so for one bucket alone, and for one fixed limit with windows of a minute at most.
+    /// `docs/decisions/0013-entitlements.md`. That is so for one bucket alone, and for one fixed or sliding limit with windows of a minute
+    /// at most.
     #[must_use]
     pub fn is_entitled(&self) -> bool {
         self.on_store_loss == OnStoreLoss::Entitled && can_be_entitled(&self.limits)
@@ -62,6 +63,12 @@ impl Rule {
     #[must_use]
     pub fn is_entitled_bucket(&self) -> bool {
         self.is_entitled() && self.limits[0].algorithm == Algorithm::Gcra
+    }
+
+    /// Whether it does so of a sliding window.
+    #[must_use]
+    pub fn is_entitled_sliding(&self) -> bool {
+        self.is_entitled() && self.limits[0].algorithm == Algorithm::Sliding
     }
 
     /// Whether a node goes on within a part of the limits while the store is away.
@@ -99,7 +106,7 @@ impl Rule {
 #[must_use]
 pub(super) fn can_be_entitled(limits: &[Limit]) -> bool {
     let fits = |limit: &Limit| match limit.algorithm {
-        Algorithm::Fixed => limit.period <= LONGEST_ENTITLED,
+        Algorithm::Fixed | Algorithm::Sliding => limit.period <= LONGEST_ENTITLED,
         algorithm => algorithm == Algorithm::Gcra,
     };
     matches!(limits, [limit] if fits(limit) && limit.count.max(limit.burst) <= MOST_ENTITLED)

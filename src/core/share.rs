@@ -148,12 +148,12 @@ impl FallbackBudget {
     /// part of each limit, in millionths.
     pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &Lent<'_>) -> bool {
         let mut fits = true;
-        for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&mut self.limits).zip(ppm).enumerate() {
-            budget.enter(limit, *ppm, now);
-            fits &= budget.fits(limit, self.since, now, cost, lent.of(index));
+        for (index, ((limit, budget), ppm)) in limits_of(rule).zip(&mut self.limits).zip(ppm).enumerate() {
+            budget.enter(&limit, *ppm, now);
+            fits &= budget.fits(&limit, self.since, now, cost, lent.of(index));
         }
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits).filter(|_| fits) {
-            budget.debit(limit, self.since, now, cost);
+        for (limit, budget) in limits_of(rule).zip(&mut self.limits).filter(|_| fits) {
+            budget.debit(&limit, self.since, now, cost);
         }
         fits
     }
@@ -189,8 +189,8 @@ impl FallbackBudget {
     /// as it still weighs.
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
-        let debts = rule.limits.iter().zip(&self.limits);
-        let debts = debts.map(|(limit, budget)| budget.debt(limit, now).saturating_add(budget.carried(limit, now)));
+        let debts = limits_of(rule).zip(&self.limits);
+        let debts = debts.map(|(limit, budget)| budget.debt(&limit, now).saturating_add(budget.carried(&limit, now)));
         debts.max().filter(|_| !on(Mutant::DebtNotCharged)).unwrap_or(0)
     }
 
@@ -202,8 +202,8 @@ impl FallbackBudget {
     /// Tokens that the share has left at `now`.
     #[must_use]
     pub fn left(&self, rule: &Rule, now: Timestamp, lent: &Lent<'_>) -> u64 {
-        let budgets = rule.limits.iter().zip(&self.limits).enumerate();
-        let left = budgets.map(|(index, (limit, budget))| budget.left(limit, self.since, now, lent.of(index)));
+        let budgets = limits_of(rule).zip(&self.limits).enumerate();
+        let left = budgets.map(|(index, (limit, budget))| budget.left(&limit, self.since, now, lent.of(index)));
         left.min().unwrap_or(0)
     }
 
@@ -231,6 +231,13 @@ impl FallbackBudget {
     pub fn unpaid(&self, index: usize, window: u64) -> u64 {
         let budget = &self.limits[index];
         if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
+    }
+
+    /// What was admitted here in the window of the first limit that is open then.
+    #[must_use]
+    pub fn admitted(&self, rule: &Rule, now: Timestamp) -> u64 {
+        let budget = &self.limits[0];
+        if budget.window == now.0 / rule.limits[0].period.0 { budget.spent } else { 0 }
     }
 
     /// What was paid in the sliding window of a limit with that number for the one before: the store counts it there, and
@@ -317,8 +324,8 @@ impl FallbackBudget {
 
     /// Records that the store was charged `tokens` of the debt.
     pub fn pay(&mut self, rule: &Rule, now: Timestamp, tokens: u64) {
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
-            budget.pay(limit, now, tokens);
+        for (limit, budget) in limits_of(rule).zip(&mut self.limits) {
+            budget.pay(&limit, now, tokens);
         }
     }
 
@@ -593,6 +600,19 @@ impl Budget {
         let whole = u128::from(gcra::cost(limit, cost).0) * 1_000_000;
         Micros(u64::try_from(whole.div_ceil(u128::from(self.ppm.max(1)))).unwrap_or(u64::MAX))
     }
+}
+
+/// The limits, as what is admitted here counts. Of a sliding window of which tokens are set aside it counts in its window alone: when
+/// that is the one before, the store takes all that was set aside as used.
+fn limits_of(rule: &Rule) -> impl Iterator<Item = Limit> + '_ {
+    let is_plain = rule.is_entitled_sliding();
+    rule.limits.iter().map(move |limit| {
+        let mut limit = *limit;
+        if is_plain {
+            limit.algorithm = Algorithm::Fixed;
+        }
+        limit
+    })
 }
 
 /// Whether a node that is alone with the key counts on from the store's last answer in this window, which is

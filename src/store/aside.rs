@@ -2,13 +2,13 @@
 //!
 //! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
 
-use crate::core::call::Claim;
+use crate::core::call::{Claim, Counter};
 use crate::core::entitled::{generation, lapses, most};
-use crate::core::limit::{Algorithm, Limit};
-use crate::core::time::Timestamp;
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
+use crate::core::time::{Micros, Timestamp};
 
-/// Numbers of [`Sums`] and of [`Part`], in the order of their fields. Of a fixed window the last three of the former are zero,
-/// and not stored.
+/// Numbers of [`Sums`] and of [`Part`], in the order of their fields. Of a window the last three of the former are zero, and not
+/// stored.
 pub(super) const SUMS: usize = 11;
 pub(super) const PART: usize = 5;
 
@@ -20,19 +20,25 @@ pub(super) enum Form {
     Window,
     /// Millionths of a bucket: the fields `b` and `b:NODE`.
     Bucket,
+    /// Tokens of a sliding window: the fields `d` and `d:NODE`.
+    Sliding,
 }
+
+/// How many forms there are.
+pub(super) const FORMS: usize = 3;
 
 impl Form {
     /// That of a policy with these limits.
     pub(super) fn of(limits: &[Limit]) -> Self {
         match limits.first().map(|limit| limit.algorithm) {
             Some(Algorithm::Gcra) => Self::Bucket,
+            Some(Algorithm::Sliding) => Self::Sliding,
             _ => Self::Window,
         }
     }
 }
 
-/// The field `a` or `b`: what is set aside for all nodes.
+/// The field `a`, `b` or `d`: what is set aside for all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) generation: u64,
@@ -41,7 +47,8 @@ pub(super) struct Sums {
     /// The demand of those nodes.
     pub(super) demand: [u64; 2],
     /// A window, by its `Counter::at`, and what those are entitled to that have called in it, and ahead in the next. Of a bucket a period
-    /// of accounts, and those that have called in it, and in the one before.
+    /// of accounts, and those that have called in it, and in the one before. Of a sliding window the last number is what was set aside in
+    /// the window before for those that had not called in it.
     pub(super) window: u64,
     pub(super) called: [u64; 2],
     /// Of a bucket, until when silent nodes have been charged, and until when what is reported as spent counts as spent now.
@@ -51,7 +58,7 @@ pub(super) struct Sums {
     pub(super) fitted: u64,
 }
 
-/// The field `a:NODE` or `b:NODE`: one node's entitlement.
+/// The field `a:NODE`, `b:NODE` or `d:NODE`: one node's entitlement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) generation: u64,
@@ -79,12 +86,23 @@ impl Sums {
         [generation, now, before, demand[0], demand[1], window, called[0], called[1], charged_until, late_until, fitted]
     }
 
+    /// What was set aside of the sliding window before the one that begins at `at`, for nodes that had not called in it: of what was in
+    /// force until it was over.
+    fn silent_before(&self, at: Timestamp, period: Micros) -> u64 {
+        let ended = generation(Timestamp(at.0.saturating_sub(1)));
+        let [now, before] = self.entitled;
+        let in_force = if self.generation + 1 >= ended { now } else { 0 };
+        let in_force = in_force + if self.generation >= ended { before } else { 0 };
+        let called = if self.window + period.0 == at.0 { self.called[0] } else { 0 };
+        in_force.saturating_sub(called)
+    }
+
     /// See [`Aside::keeps`].
     pub(super) fn keeps(&self, before: &Self) -> bool {
         before.generation == self.generation && before.last().is_some() && self.last().is_some()
     }
 
-    /// Until when the key must be kept, for the sake of nodes that may live on their entitlements.
+    /// When nothing is set aside any more; `None`: nothing is.
     pub(super) fn last(&self) -> Option<Timestamp> {
         (self.entitled[0] + self.entitled[1] > 0).then(|| lapses(self.generation))
     }
@@ -119,14 +137,20 @@ pub(super) struct Aside {
     pub(super) freed: u64,
     /// The call has set aside again what an earlier one had freed.
     is_withheld: bool,
+    form: Form,
     window: u64,
     period: u64,
 }
 
 impl Aside {
-    /// Brings what is stored to `now`, in the window that ends at `at`.
+    /// Brings what is stored to `now`, in the window whose `Counter::at` that is.
     pub(super) fn new(mut sums: Sums, mut part: Part, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
-        let this = generation(now);
+        let (this, form) = (generation(now), Form::of(std::slice::from_ref(limit)));
+        if form == Form::Sliding && sums.window != at.0 {
+            // Said of what is stored, before any of it lapses.
+            let before = sums.silent_before(at, limit.period);
+            (sums.window, sums.called) = (at.0, [0, before]);
+        }
         let begins = sums.generation < this;
         if begins {
             let follows = sums.generation + 1 == this;
@@ -141,12 +165,17 @@ impl Aside {
             let ahead = if sums.window + period == at.0 { sums.called[1] } else { 0 };
             (sums.window, sums.called) = (at.0, [ahead, 0]);
         }
-        Self { sums, part, begins, of_others: None, freed: 0, is_withheld: false, window: at.0, period }
+        Self { sums, part, begins, of_others: None, freed: 0, is_withheld: false, form, window: at.0, period }
     }
 
-    /// The window that it is about ends at `at`.
+    /// The window that it is about is the one with that `Counter::at`.
     pub(super) fn of_window(&mut self, at: Timestamp) {
         self.window = at.0;
+    }
+
+    /// Whether that is a call of the window after the one that it is about. Sliding windows are not lent ahead.
+    fn is_ahead(&self, called: u64) -> bool {
+        self.form == Form::Window && called == self.window + self.period
     }
 
     /// An acquire says what it knows of its node's entitlement, and is given another. `is_ahead`: it is about the next window.
@@ -154,12 +183,18 @@ impl Aside {
         if !claim.frees.at(now) {
             return;
         }
+        let (has_called_ahead, is_ahead) = (self.is_ahead(self.part.called), is_ahead && self.form == Form::Window);
+        let is_sliding = self.form == Form::Sliding;
         let Self { sums, part, window, period, .. } = self;
         let (believes, wishes) = (claim.tokens().min(limit.count), claim.wishes.min(limit.count));
-        let has_called_ahead = part.called == *window + *period;
         let has_called = has_called_ahead || part.called == *window;
         // Another process under this name may have spent its entitlement in this window.
-        let stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
+        let mut stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
+        if is_sliding && has_called {
+            // But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
+            // aside once more it would count twice, in this window and in the next.
+            stays = false;
+        }
         let place = usize::from(part.generation != sums.generation);
         sums.entitled[place] = sums.entitled[place].saturating_sub(part.held);
         sums.demand[place] = sums.demand[place].saturating_sub(part.demand);
@@ -178,7 +213,13 @@ impl Aside {
         let has_called_ahead = !stays && (has_called_ahead || is_ahead);
         sums.entitled[0] += held;
         sums.demand[0] += wishes;
-        sums.called[0] += if stays { 0 } else { held };
+        // Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet. Of a fixed
+        // window that is set aside too, until it ends.
+        sums.called[0] += match stays {
+            true if is_sliding => held - part.held,
+            true => 0,
+            false => held,
+        };
         sums.called[1] += if has_called_ahead { held } else { 0 };
         let called = match (stays, has_called_ahead) {
             (true, _) => *window + 1,
@@ -193,8 +234,8 @@ impl Aside {
     /// The node has abandoned an acquire that waiters needed, and what that was lent goes back. It may have been to pay for what the
     /// node has spent of its entitlement in this window, which it freed: so that is set aside again until the node calls once more.
     pub(super) fn withhold_again(&mut self) {
-        let Self { sums, part, window, period, .. } = self;
-        let has_called_ahead = part.called == *window + *period;
+        let has_called_ahead = self.is_ahead(self.part.called);
+        let Self { sums, part, window, .. } = self;
         if !has_called_ahead && part.called != *window {
             return;
         }
@@ -209,21 +250,49 @@ impl Aside {
         self.of_others.is_some() || self.is_withheld
     }
 
+    /// Until when the key must be kept for the sake of nodes that may live on what is set aside; what of that is of a sliding window weighs for
+    /// one more, which is a minute at most.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        let more = Micros::from_secs(if self.form == Form::Sliding { 60 } else { 0 });
+        self.sums.last().map(|last| last + more)
+    }
+
     /// Whether the key is kept for the sake of what is set aside as long as it was before: in this generation, where something
     /// was and is.
     pub(super) fn keeps(&self, before: &Sums) -> bool {
         self.sums.keeps(before)
     }
 
-    /// Of so many tokens that are left of this window, or of the next, those that may be lent.
-    pub(super) fn leaves(&self, left: u64, is_ahead: bool) -> u64 {
-        self.of_others.map_or(0, |of_others| left.saturating_sub(of_others[usize::from(is_ahead)]))
+    /// What may be lent of the window, by a counter that was rolled to `now`.
+    pub(super) fn leaves(&self, limit: &Limit, counter: &Counter, now: Timestamp) -> u64 {
+        self.of_others.map_or(0, |[others, _]| self.beside(counter, others).left(limit, now))
+    }
+
+    /// Of so many tokens that are left of the next window, those that may be lent.
+    pub(super) fn leaves_ahead(&self, left: u64) -> u64 {
+        self.of_others.map_or(0, |[_, others]| left.saturating_sub(others))
+    }
+
+    /// The counter as an answer tells it: what is set aside for others nobody can be lent.
+    pub(super) fn told(&self, counter: &Counter) -> Counter {
+        self.beside(counter, self.shown())
+    }
+
+    /// The counter beside so much that is set aside for others. Of a sliding window what was set aside before counts as used. What is set
+    /// aside now comes as the window before weighs less: where that is more, it takes the place of as much of it.
+    fn beside(&self, counter: &Counter, others: u64) -> Counter {
+        let used = counter.used.saturating_add(others).min(MAX_COUNT);
+        let prev = match self.form {
+            Form::Sliding => counter.prev.saturating_add(self.sums.called[1]).saturating_sub(others).min(MAX_COUNT),
+            Form::Window | Form::Bucket => counter.prev,
+        };
+        Counter { used, prev, ..*counter }
     }
 
     /// What is set aside of this window for nodes other than the one that calls.
     pub(super) fn shown(&self) -> u64 {
-        let Self { sums, part, window, period, .. } = self;
-        let is_in = [*window, *window + 1, *window + *period].contains(&part.called);
+        let Self { sums, part, window, .. } = self;
+        let is_in = [*window, *window + 1].contains(&part.called) || self.is_ahead(part.called);
         let own = if is_in { 0 } else { part.held };
         (sums.entitled[0] + sums.entitled[1]).saturating_sub(sums.called[0]).saturating_sub(own)
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::aside::{Form, Part, Sums};
+use super::aside::{FORMS, Form, Part, Sums};
 use crate::core::gcra;
 use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -65,7 +65,7 @@ pub(super) struct Nodes {
     pub(super) lent: Lent,
     records: BTreeMap<Box<str>, Record>,
     /// What is set aside for nodes that may lose the store, by [`Form`].
-    aside: [Option<Box<Entitlements>>; 2],
+    aside: [Option<Box<Entitlements>>; FORMS],
 }
 
 /// What is set aside of one key for the nodes that ask for it.

@@ -33,13 +33,13 @@ pub struct Excerpt {
     pub lent: [u64; 3],
     /// The field `n:NODE`, in whichever of its forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
-    /// The field `a`, or `b` where the limit is a bucket; zeros if it is missing.
+    /// The field `a`, or `b` where the limit is a bucket, or `d` where it is a sliding one; zeros if it is missing.
     pub aside: [u64; SUMS],
-    /// The field `a:NODE` or `b:NODE`.
+    /// The field `a:NODE`, `b:NODE` or `d:NODE`.
     pub part: Option<[u64; PART]>,
 }
 
-/// Bytes of each number of the fields `a`, `b`, and `a:NODE` or `b:NODE`.
+/// Bytes of each number of the fields `a` and `d`, `b`, and `a:NODE`, `b:NODE` or `d:NODE`.
 const WINDOW_SUMS: [usize; SUMS - 3] = [4, 7, 7, 7, 7, 7, 7, 7];
 const BUCKET_SUMS: [usize; SUMS] = [4, 6, 6, 6, 6, 4, 6, 6, 7, 7, 3];
 const PART_WIDTHS: [usize; PART] = [4, 7, 7, 7, 7];
@@ -70,15 +70,22 @@ pub fn field_of_node(node: &str) -> Vec<u8> {
 }
 
 impl Excerpt {
-    /// Tokens of a fixed window, or of a bucket, that are set aside for other nodes than the one that the excerpt is of. Answers count
-    /// them as used.
+    /// The counter that an answer tells, as the store counts: without the tokens that are set aside for other nodes than the one that the
+    /// excerpt is of, which answers count as used.
     #[must_use]
-    pub fn set_aside(&self, limit: &Limit, now: Timestamp) -> u64 {
+    pub fn counted(&self, limit: &Limit, now: Timestamp, told: Counter) -> Counter {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
-        if limit.algorithm == Algorithm::Gcra {
-            return Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0)).shown();
-        }
-        Aside::new(sums, part, limit, now, window_end(limit, now)).shown()
+        let aside = match limit.algorithm {
+            Algorithm::Gcra => Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0)).shown(),
+            _ => {
+                let end = window_end(limit, now);
+                let at = if limit.algorithm == Algorithm::Sliding { end - limit.period } else { end };
+                Aside::new(sums, part, limit, now, at).shown()
+            }
+        };
+        let stored = self.counters[0].unwrap_or_default().rolled(limit, now);
+        let prev = if limit.algorithm == Algorithm::Sliding { stored.prev } else { told.prev };
+        Counter { used: told.used.saturating_sub(aside), prev, ..told }
     }
 
     /// The most that an acquire of this node may charge a bucket of which parts are set aside, beside what it is lent and owes: for nodes
@@ -142,6 +149,7 @@ impl Excerpt {
         let (name, widths): (&[u8], &[usize]) = match Form::of(limits) {
             Form::Window => (b"a", &WINDOW_SUMS),
             Form::Bucket => (b"b", &BUCKET_SUMS),
+            Form::Sliding => (b"d", &WINDOW_SUMS),
         };
         binary(name, &mut aside, widths)?;
         let part = binary(&[name, b":", &node[2..]].concat(), &mut part, &PART_WIDTHS)?.then_some(part);

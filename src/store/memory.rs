@@ -176,7 +176,7 @@ impl MemoryStore {
         let form = Form::of(limits);
         let part = nodes.and_then(|nodes| nodes.part(form, node)).unwrap_or_default();
         let sums = nodes.map(|nodes| nodes.sums(form)).unwrap_or_default();
-        let is_window = call.sets_aside() && form == Form::Window;
+        let is_window = call.sets_aside() && form != Form::Bucket;
         let aside = is_window.then(|| Aside::new(sums, part, &limits[0], now, counters[0].at));
         let silent = None;
         let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters, aside, silent };
@@ -232,7 +232,7 @@ impl MemoryStore {
             let nodes = self.nodes.entry(view.digest).or_default();
             nodes.asked(view.node, view.census, view.lent, said);
             if let Some(aside) = view.aside.filter(Aside::is_changed) {
-                nodes.claimed(Form::Window, view.node, aside.sums, aside.part, aside.begins);
+                nodes.claimed(Form::of(view.limits), view.node, aside.sums, aside.part, aside.begins);
             }
             if let Some(silent) = view.silent.filter(Silent::is_claimed) {
                 nodes.claimed(Form::Bucket, view.node, silent.sums, silent.part, silent.begins);
@@ -247,13 +247,16 @@ impl MemoryStore {
         let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
             (Some(head), [limit], Some(nodes))
                 if view.id != 0
-                    && view.aside.is_none_or(|aside| aside.keeps(&nodes.sums(Form::Window)))
+                    && view.aside.is_none_or(|aside| aside.keeps(&nodes.sums(Form::of(view.limits))))
                     && view.silent.is_none_or(|silent| silent.sums.keeps(&nodes.sums(Form::Bucket)))
                     && !ask.window.is_next()
                     && nodes.census() == view.census =>
             {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
-                lifetime::lasts_as_before(limit, &before, &view.shown()[0]).then_some(head.expires)
+                // What is set aside keeps it for longer than a sliding window, whose length is not stored.
+                let is_sliding = view.aside.is_some() && limit.algorithm == Algorithm::Sliding;
+                let is_same = is_sliding && before.at == view.counters[0].at && !before.is_unopened();
+                (is_same || lifetime::lasts_as_before(limit, &before, &view.shown()[0])).then_some(head.expires)
             }
             _ => None,
         };
@@ -315,7 +318,7 @@ impl MemoryStore {
             self.save_credit(&view, account, voids.id);
             if let Some(aside) = view.aside.filter(Aside::is_changed) {
                 let nodes = self.nodes.entry(view.digest).or_default();
-                nodes.claimed(Form::Window, view.node, aside.sums, aside.part, aside.begins);
+                nodes.claimed(Form::of(view.limits), view.node, aside.sums, aside.part, aside.begins);
             }
         }
         view.grant(if taken { amount } else { 0 }, Standing::New)

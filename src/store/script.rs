@@ -36,8 +36,10 @@ struct Source {
     name: &'static str,
     /// The name of the script for one limit.
     name_of_one: &'static str,
-    /// The name of that for one of which tokens are set aside.
+    /// The name of that for a fixed one of which tokens are set aside.
     name_entitled: &'static str,
+    /// The name of that for a sliding one of which it is so.
+    name_sliding: &'static str,
     /// The name of that for a bucket of which it is so.
     name_bucket: &'static str,
     /// What its files say.
@@ -51,6 +53,8 @@ enum Form {
     One,
     /// One fixed limit, of which tokens are set aside for nodes that may lose the store.
     Entitled,
+    /// One sliding limit of which it is so.
+    Sliding,
     /// One bucket of which it is so.
     Bucket,
     Several,
@@ -64,6 +68,7 @@ macro_rules! source {
             name: $name,
             name_of_one: concat!($name, " of one"),
             name_entitled: concat!($name, " entitled"),
+            name_sliding: concat!($name, " entitled sliding"),
             name_bucket: concat!($name, " entitled bucket"),
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
@@ -87,6 +92,7 @@ static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/o
 
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
 static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
+static SLIDING: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Sliding));
 static BUCKET: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Bucket));
 static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
 
@@ -103,6 +109,7 @@ impl Source {
         match form {
             Form::One => self.name_of_one,
             Form::Entitled => self.name_entitled,
+            Form::Sliding => self.name_sliding,
             Form::Bucket => self.name_bucket,
             Form::Several => self.name,
         }
@@ -119,10 +126,12 @@ fn written(source: &str, form: Form) -> String {
     let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
     for line in source.lines() {
         match line.trim_start() {
-            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Bucket]),
+            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket]),
             "--<plain" => part = Part::Of(&[Form::One]),
-            "--<aside" => part = Part::Of(&[Form::Entitled, Form::Bucket]),
-            "--<entitled" => part = Part::Of(&[Form::Entitled]),
+            "--<aside" => part = Part::Of(&[Form::Entitled, Form::Sliding, Form::Bucket]),
+            "--<entitled" => part = Part::Of(&[Form::Entitled, Form::Sliding]),
+            "--<fixed" => part = Part::Of(&[Form::Entitled]),
+            "--<sliding" => part = Part::Of(&[Form::Sliding]),
             "--<bucket" => part = Part::Of(&[Form::Bucket]),
             "--<several" => part = Part::Of(&[Form::Several]),
             "-->" => part = Part::All,
@@ -190,12 +199,13 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
 
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 21] {
+pub fn all() -> [&'static Script; 26] {
     std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
         10..15 => &ENTITLED[place - 10],
         15..20 => &BUCKET[place - 15],
+        20..25 => &SLIDING[place - 20],
         _ => &OCCUPY,
     })
 }
@@ -213,7 +223,7 @@ pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
     for source in &SOURCES {
         let text = edit(source.text);
         texts.extend(
-            [Form::One, Form::Entitled, Form::Bucket, Form::Several]
+            [Form::One, Form::Entitled, Form::Sliding, Form::Bucket, Form::Several]
                 .map(|form| (source.name_in(form), written(&text, form))),
         );
     }
@@ -263,10 +273,11 @@ impl Script {
     /// The script for a call.
     #[must_use]
     pub fn of(call: &Call) -> &'static Self {
-        let scripts = match call.rule.limits.len() {
-            _ if call.sets_aside() && call.rule.limits[0].algorithm == Algorithm::Gcra => &BUCKET,
+        let scripts = match (call.rule.limits.len(), call.rule.limits[0].algorithm) {
+            (_, Algorithm::Gcra) if call.sets_aside() => &BUCKET,
+            (_, Algorithm::Sliding) if call.sets_aside() => &SLIDING,
             _ if call.sets_aside() => &ENTITLED,
-            1 => &OF_ONE,
+            (1, _) => &OF_ONE,
             _ => &OF_SEVERAL,
         };
         match call.op {

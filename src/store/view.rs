@@ -73,7 +73,7 @@ impl View<'_> {
     fn told(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = self.shown();
         if let Some(aside) = &self.aside {
-            counters[0].used = (counters[0].used + aside.shown()).min(MAX_COUNT);
+            counters[0] = aside.told(&counters[0]);
         }
         if let Some(silent) = &self.silent {
             counters[0].used = (counters[0].used + silent.shown()).min(MAX_COUNT);
@@ -305,7 +305,7 @@ impl View<'_> {
         if let Window::Next { begins } = ask.window {
             let [limit] = self.limits else { return 0 };
             let (counter, left) = (&self.counters[0], self.counters[0].left_ahead(limit, begins));
-            self.aside.map_or(left, |aside| left.min(aside.leaves(limit.count.saturating_sub(counter.prev), true)))
+            self.aside.map_or(left, |aside| left.min(aside.leaves_ahead(limit.count.saturating_sub(counter.prev))))
         } else {
             let lent = self.lent.total().saturating_add(ask.held);
             let left = all.map(|(limit, counter)| match limit.algorithm {
@@ -313,7 +313,8 @@ impl View<'_> {
                 _ => counter.left(limit, self.now),
             });
             let left = left.min().unwrap_or(0);
-            let left = self.aside.map_or(left, |aside| aside.leaves(left, false));
+            let of_first = |aside: Aside| aside.leaves(&self.limits[0], &self.counters[0], self.now);
+            let left = self.aside.map_or(left, of_first);
             self.silent.map_or(left, |silent| silent.leaves(left))
         }
     }
@@ -367,8 +368,8 @@ impl View<'_> {
     /// The later of a time, and of that until which the key is kept because nodes may live on what is set aside for them: it has to
     /// be known that it is.
     pub(super) fn or_as_aside(&self, expires: Timestamp) -> Timestamp {
-        let sums = self.aside.map(|aside| aside.sums).or(self.silent.map(|silent| silent.sums));
-        let last = sums.and_then(|sums| sums.last());
+        let of_bucket = || self.silent.and_then(|silent| silent.sums.last());
+        let last = self.aside.map_or_else(of_bucket, |aside| aside.last());
         last.map_or(expires, |last| expires.max(lifetime::expires_after(self.now, last.since(self.now))))
     }
 }

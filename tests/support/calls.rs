@@ -73,9 +73,10 @@ fn rule(random: &mut Random) -> Arc<Rule> {
         let (few, any) = (1 + random.below(12), 1 + random.below(1 << 26));
         let count = random.one_of(&[few, 20, 100, 5_000, any]);
         let period = random.one_of(&[7_001, 1_000_000, 1_000_000, 3_000_000, 60_000_000]);
-        let fixed = Limit::new(count, Micros(period), Algorithm::Fixed, count).expect("a limit");
+        let algorithm = random.one_of(&[Algorithm::Fixed, Algorithm::Sliding]);
+        let window = Limit::new(count, Micros(period), algorithm, count).expect("a limit");
         let bucket = Limit::gcra(count, Micros(period), random.one_of(&[count, 1 + count / 3, 1 << 26]));
-        let limit = bucket.ok().filter(|_| random.percent(50)).unwrap_or(fixed);
+        let limit = bucket.ok().filter(|_| random.percent(50)).unwrap_or(window);
         return Arc::new(Rule { policy: "p".into(), limits: [limit].into(), on_store_loss: OnStoreLoss::Entitled });
     }
     let count = random.one_of(&[1, 1, 1, 2, 3, 8]);

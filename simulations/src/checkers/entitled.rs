@@ -2,12 +2,12 @@
 //!
 //! At every moment, what all nodes believe to be set aside for them of a window is 95 % of the limit at most. What a node
 //! admits on that is no more than was set aside for it, before it lapses, and nothing in a window in which the store has
-//! executed an acquire of that node that freed it. Of a bucket it is a part of the rate and of the burst: a node's share is empty
-//! until others have made room for it, and fills by that.
+//! executed an acquire of that node that freed it. Of a sliding window it comes by the part of the window that has passed. Of a bucket
+//! it is a part of the rate and of the burst: a node's share is empty until others have made room for it, and fills by that.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::entitled::{MOST_PPM, fills_from, generation, lapses, most, window_end};
+use rationd::core::entitled::{MOST_PPM, fills_from, generation, lapses, most, released, window_end};
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
@@ -42,8 +42,8 @@ static LOWERED: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "entitled.rs",
     invariants: &["entitled"],
-    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, or before others have made room in a bucket.",
-    judges: "One fixed window, or one bucket, of which tokens are set aside.",
+    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, of a sliding window by the part of it that has passed, and nothing before others have made room in a bucket.",
+    judges: "One fixed or sliding window, or one bucket, of which tokens are set aside.",
     exemptions: &[&LEAPS, &FORGOTTEN, &MIXED, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
@@ -175,7 +175,7 @@ impl Entitled {
         if claim.tokens() == 0 {
             return;
         }
-        place.freed = grant.counters[0].at.0;
+        place.freed = window_end(&call.rule.limits[0], grant.now).0;
         if call.rule.is_entitled_bucket() {
             (place.freed, place.filled, place.micros) = (fills_from(grant.now).0, fills_from(grant.now).0, 0);
         }
@@ -233,10 +233,15 @@ impl Entitled {
         }
         place.spent += request.cost;
         place.most = place.most.max(place.tokens);
+        let come = match rule.is_entitled_sliding() {
+            true => released(&rule.limits[0], place.most, Timestamp(window), Timestamp(store)),
+            false => place.most,
+        };
         let wrong = match () {
             () if place.freed == window => "of which an acquire has freed it",
             () if place.lapses < window => "before whose end it lapses",
             () if place.spent > place.most => "of which less is set aside for it",
+            () if place.spent > come => "of which less has come by then",
             () => return,
         };
         let seen =

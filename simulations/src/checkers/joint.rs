@@ -475,11 +475,15 @@ impl Joint {
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
             let (end, tokens) = self.aside.entry(request.key).or_default();
-            // A bucket remembers for as long as it takes to fill.
-            let is_bucket = rule.is_entitled_bucket();
+            // A bucket remembers for as long as it takes to fill, and a sliding window counts in the next one, too.
+            let (is_bucket, is_sliding) = (rule.is_entitled_bucket(), rule.is_entitled_sliding());
             let limit = &rule.limits[0];
-            let open = if is_bucket { now + limit.depth().0 } else { window_end(limit, Timestamp(now)).0 };
-            let is_same = *end == open || is_bucket && now < *end;
+            let open = match window_end(limit, Timestamp(now)).0 {
+                _ if is_bucket => now + limit.depth().0,
+                end if is_sliding => end + limit.period.0,
+                end => end,
+            };
+            let is_same = *end == open || (is_bucket || is_sliding) && now < *end;
             *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
             // It was set aside, so nothing excuses more but that the store has forgotten it.

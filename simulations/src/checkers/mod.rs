@@ -87,8 +87,7 @@ use crate::plan::{Plan, What};
 fn counted(call: &Call, grant: &Grant, ran: &Ran) -> Grant {
     let mut grant = *grant;
     if let (true, Some(hash)) = (call.sets_aside() && !ran.is_earlier, &ran.hash[1]) {
-        let counter = &mut grant.counters[0];
-        counter.used = counter.used.saturating_sub(hash.set_aside(&call.rule.limits[0], grant.now));
+        grant.counters[0] = hash.counted(&call.rule.limits[0], grant.now, grant.counters[0]);
     }
     grant
 }

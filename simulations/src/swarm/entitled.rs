@@ -29,13 +29,14 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
+    let mut sliding = Random::stream(seed, "swarm-entitled-sliding");
     // The plan expects what is used without entitlements. Tokens that are set aside for nodes that do not call nobody uses.
     let mut plan = Plan { seed, expect: Expect::default(), ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
         // One of several stays as it is.
-        let is_bucket = is_bucket(&mut buckets, &policy.limits);
-        if random.chance(850) && set(&mut policy.limits, is_bucket) {
+        let kind = kind(&mut buckets, &mut sliding, &policy.limits);
+        if random.chance(850) && set(&mut policy.limits, kind) {
             policy.on_store_loss = OnStoreLoss::Entitled;
         }
     }
@@ -44,7 +45,7 @@ pub(super) fn change(seed: u64, plan: Plan) -> Plan {
         if let What::Push { policy, limits } = &mut fault.what
             && let Policy { limits: now, on_store_loss: OnStoreLoss::Entitled } = &plan.policies[*policy as usize % of]
         {
-            set(limits, algorithm(now) == Some(Algorithm::Gcra));
+            set(limits, algorithm(now).unwrap_or(Algorithm::Fixed));
         }
     }
     let cuts = random.chance(700);
@@ -58,22 +59,29 @@ fn algorithm(limits: &[String]) -> Option<Algorithm> {
     limits.first().and_then(|text| Limit::parse(text).ok()).map(|limit| limit.algorithm)
 }
 
-/// Most buckets stay buckets, and some other limits become some.
-fn is_bucket(random: &mut Random, limits: &[String]) -> bool {
-    random.chance(if algorithm(limits) == Some(Algorithm::Gcra) { 800 } else { 150 })
+/// Most buckets stay buckets, and most sliding windows slide; some other limits become some. The rest are fixed windows.
+fn kind(buckets: &mut Random, sliding: &mut Random, limits: &[String]) -> Algorithm {
+    let most = |kind: Algorithm, others: u64| if algorithm(limits) == Some(kind) { 800 } else { others };
+    let is_bucket = buckets.chance(most(Algorithm::Gcra, 150));
+    match sliding.chance(most(Algorithm::Sliding, 150)) {
+        _ if is_bucket => Algorithm::Gcra,
+        true => Algorithm::Sliding,
+        false => Algorithm::Fixed,
+    }
 }
 
-/// Makes one bucket or one fixed limit of them, if they are none of slots.
-fn set(limits: &mut Vec<String>, is_bucket: bool) -> bool {
+/// Makes one limit of that kind of them, if they are none of slots.
+fn set(limits: &mut Vec<String>, kind: Algorithm) -> bool {
     let first = limits.first().and_then(|text| Limit::parse(text).ok());
     let Some(limit) = first.filter(|limit| limit.algorithm != Algorithm::Concurrent) else { return false };
-    if is_bucket {
+    if kind == Algorithm::Gcra {
         let (count, period) = (limit.count.min(1 << 20), (limit.period.0 / 1_000).max(1));
         *limits = vec![format!("{count}/{period}ms burst {}", limit.burst.clamp(1, 1 << 20))];
         return Limit::parse(&limits[0]).is_ok();
     }
     let period = limit.period.0.clamp(20_000, LONGEST) / 1_000;
-    *limits = vec![format!("{}/{period}ms fixed", limit.count.min(1 << 20))];
+    let name = if kind == Algorithm::Sliding { "sliding" } else { "fixed" };
+    *limits = vec![format!("{}/{period}ms {name}", limit.count.min(1 << 20))];
     true
 }
 
@@ -103,7 +111,11 @@ fn lapsing(random: &mut Random, seed: u64) -> Plan {
     let lasts = random.between(610_000, 660_000);
     let period = random.between(2, 9);
     let is_bucket = Random::stream(seed, "swarm-entitled-buckets").chance(500);
-    let limit = if is_bucket { format!("{count}/{period}s burst {count}") } else { format!("{count}/{period}s fixed") };
+    let is_sliding = Random::stream(seed, "swarm-entitled-sliding").chance(500);
+    let limit = match is_bucket {
+        true => format!("{count}/{period}s burst {count}"),
+        false => format!("{count}/{period}s {}", if is_sliding { "sliding" } else { "fixed" }),
+    };
     Plan {
         seed,
         name: format!("swarm-{seed}"),

@@ -68,9 +68,9 @@ impl<'a> Look<'a> {
     fn is_own(&self, name: &[u8]) -> bool {
         let limits = self.call.rule.limits.iter().enumerate();
         match name {
-            [b'e' | b'z' | b'c' | b'o' | b'a' | b'b'] => true,
+            [b'e' | b'z' | b'c' | b'o' | b'a' | b'b' | b'd'] => true,
             // Those of other nodes are dropped when they have lapsed, and written again by a reset.
-            [b'a' | b'b', b':', ..] => self.call.sets_aside(),
+            [b'a' | b'b' | b'd', b':', ..] => self.call.sets_aside(),
             // A reset writes the records of the other nodes again, with little more than when they last asked, so that they stay counted.
             [b'n', b':', ..] if matches!(self.call.op, Op::Reset) => true,
             [_, _] => limits.into_iter().any(|(index, limit)| field(index, limit) == name),

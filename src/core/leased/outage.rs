@@ -9,13 +9,14 @@ use super::phase::{Credit, GRACE, Phase};
 use crate::core::answer::Resolution;
 use crate::core::call::{Call, Counter, Grant, Op};
 use crate::core::decision::{Decision, Reason, Source};
+use crate::core::entitled::{released, released_at, window_end};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::OnStoreLoss;
 use crate::core::share::{FallbackBudget, Lent, share_ppm};
-use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
+use crate::core::time::{DRIFT_PART, Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::Usage;
 
 /// Time after a failure until a key asks its store server again.
@@ -172,9 +173,10 @@ impl LeasedKey {
         let is_between = self.is_between_windows(now, clock);
         let is_entitled = rule.is_entitled();
         let is_barred = is_between || is_entitled && parts[0] == 0;
-        if !is_barred && book.spend(rule, &parts, clock, cost, &lent) {
+        let is_early = self.released(book, now).is_some_and(|tokens| tokens < cost);
+        if !is_barred && !is_early && book.spend(rule, &parts, clock, cost, &lent) {
             book.keep_parts(parts);
-            let left = book.left(rule, clock, &lent);
+            let left = book.left(rule, clock, &lent).min(self.released(book, now).unwrap_or(u64::MAX));
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
         }
         // The store is asked again before long and may be back, so nobody needs to wait for hours.
@@ -183,6 +185,8 @@ impl LeasedKey {
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = if rule.is_entitled_bucket() && parts[0] == 0 {
             None
+        } else if rule.is_entitled_sliding() {
+            self.wait_for_release(book, now, cost)
         } else if is_entitled && parts[0] == 0 {
             let next = self.outage.entitlement().next_window(&rule.limits[0], clock);
             next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
@@ -195,7 +199,10 @@ impl LeasedKey {
         };
         let decision =
             self.answer(now, cost, Resolution::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
-        let left = if is_barred { decision.remaining } else { book.left(rule, clock, &lent) };
+        let left = match self.released(book, now) {
+            _ if is_barred => decision.remaining,
+            released => book.left(rule, clock, &lent).min(released.unwrap_or(u64::MAX)),
+        };
         Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
     }
 
@@ -267,6 +274,37 @@ impl LeasedKey {
         let count = u128::from(limit.count);
         let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
         u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    /// Of what is set aside for this node of a sliding window, what it may still admit at `now`: by the part of the window that has surely
+    /// passed by the store's clock. `None` for other limits, of which it may admit all at once.
+    fn released(&self, book: &FallbackBudget, now: Instant) -> Option<u64> {
+        let (rule, clock) = (self.view.rule(), self.view.clock());
+        if !rule.is_entitled_sliding() || on(Mutant::SlidingPartAtOnce) {
+            return None;
+        }
+        let (limit, latest) = (&rule.limits[0], clock.latest(now));
+        let tokens = self.outage.entitlement().of_window(limit, latest);
+        let released = released(limit, tokens, window_end(limit, latest), clock.surely(now));
+        Some(released.saturating_sub(book.admitted(rule, latest)))
+    }
+
+    /// The wait until so much more of it is released: in this window, or in the next of which it may spend.
+    fn wait_for_release(&self, book: &FallbackBudget, now: Instant, cost: u64) -> Option<Micros> {
+        let (rule, clock, entitlement) = (self.view.rule(), self.view.clock(), self.outage.entitlement());
+        let (limit, latest) = (&rule.limits[0], clock.latest(now));
+        let (surely, drift) = (clock.surely(now), self.drift(now));
+        // The store's clock has surely come so far later than it may have, and drifts until then. A window's last token comes as it ends, when
+        // the next may have begun.
+        let wait = |at: Timestamp, wanted: u64| {
+            let end = window_end(limit, at);
+            let wait = released_at(limit, entitlement.of_window(limit, at), end, wanted)?.since(surely);
+            let wait = wait + Micros(wait.0.div_ceil(DRIFT_PART) + 1);
+            (latest + wait + drift < end).then_some(wait)
+        };
+        let next = || wait(entitlement.next_window(limit, latest)?, cost);
+        let wait = wait(latest, book.admitted(rule, latest).saturating_add(cost)).or_else(next)?;
+        Some(self.past_doubt(now + wait, latest + wait).since(latest))
     }
 
     /// Whether two windows may be open, because the store's clock is known only to within a round trip. Then neither

@@ -229,7 +229,7 @@ mod tests {
         hashes.sort_unstable();
         hashes.dedup();
         // Five in four forms, and that of slots.
-        assert_eq!(hashes.len(), 21);
+        assert_eq!(hashes.len(), 26);
         assert!(hashes.iter().all(|sha| sha.len() == 40));
     }
 
