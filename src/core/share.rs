@@ -3,7 +3,7 @@
 //! The share of a window is fixed once, when the node first spends of it in that window. In the window in which the
 //! loss began (or in the first slice of at most a minute), the node only spends what it held. Long windows release
 //! their share slice by slice, unless the store said just before it was lost that no other node uses the key; then
-//! the node counts on from there. What was admitted by the share is owed, and is charged to the store as soon as the
+//! the node counts on from there. What the store has set aside for this node is there in each window at once. What was admitted by the share is owed, and is charged to the store as soon as the
 //! store is back.
 
 use super::call::Counter;
@@ -147,10 +147,10 @@ impl FallbackBudget {
     /// Spends `cost` of the share of every limit, if all have so much. Returns whether it did. `ppm` is this node's
     /// part of each limit, in millionths.
     pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &Lent<'_>) -> bool {
-        let mut fits = true;
+        let (mut fits, since) = (true, self.released_since(rule));
         for (index, ((limit, budget), ppm)) in limits_of(rule).zip(&mut self.limits).zip(ppm).enumerate() {
             budget.enter(&limit, *ppm, now);
-            fits &= budget.fits(&limit, self.since, now, cost, lent.of(index));
+            fits &= budget.fits(&limit, since, now, cost, lent.of(index));
         }
         for (limit, budget) in limits_of(rule).zip(&mut self.limits).filter(|_| fits) {
             budget.debit(&limit, self.since, now, cost);
@@ -169,13 +169,13 @@ impl FallbackBudget {
         cost: u64,
         lent: &Lent<'_>,
     ) -> Option<Timestamp> {
-        let mut ready = from;
+        let (mut ready, since) = (from, self.released_since(rule));
         for _ in 0..ROUNDS {
             let mut latest = ready;
             for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&self.limits).zip(ppm).enumerate() {
                 let mut budget = *budget;
                 budget.enter(limit, *ppm, now);
-                latest = latest.max(budget.ready(limit, self.since, ready, cost, lent.of(index))?);
+                latest = latest.max(budget.ready(limit, since, ready, cost, lent.of(index))?);
             }
             if latest == ready {
                 break;
@@ -203,8 +203,16 @@ impl FallbackBudget {
     #[must_use]
     pub fn left(&self, rule: &Rule, now: Timestamp, lent: &Lent<'_>) -> u64 {
         let budgets = limits_of(rule).zip(&self.limits).enumerate();
-        let left = budgets.map(|(index, (limit, budget))| budget.left(&limit, self.since, now, lent.of(index)));
+        let since = self.released_since(rule);
+        let left = budgets.map(|(index, (limit, budget))| budget.left(&limit, since, now, lent.of(index)));
         left.min().unwrap_or(0)
+    }
+
+    /// Since when shares are released. What the store has set aside of a window nobody else is lent, whenever the store was lost: so it is
+    /// there from the beginning of each.
+    fn released_since(&self, rule: &Rule) -> Timestamp {
+        let is_aside = rule.is_entitled() && !rule.is_entitled_bucket();
+        if is_aside { Timestamp::default() } else { self.since }
     }
 
     /// A bucket's share is empty at that time, and fills from then on.
