@@ -532,6 +532,7 @@ impl LeasedKey {
             }
             self.view.note_counter(index, fresh);
         }
+        self.forget_far_windows(now);
         self.roll(now);
     }
 
