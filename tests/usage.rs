@@ -13,7 +13,7 @@ use rationd::core::usage::{Count, PeerIndex, Usage};
 use std::sync::Arc;
 
 use rationd::core::limit::Limit;
-use rationd::core::policy::Rule;
+use rationd::core::policy::{OnStoreLoss, Rule};
 use support::bench::{Bench, SECOND};
 
 const PEER: PeerIndex = PeerIndex(1);
@@ -21,7 +21,10 @@ const OTHER: PeerIndex = PeerIndex(2);
 
 /// A bench in a fleet of so many nodes.
 fn bench_of(live: u32, limit: &str) -> Bench {
-    let mut bench = Bench::new(limit);
+    in_fleet(Bench::new(limit), live)
+}
+
+fn in_fleet(mut bench: Bench, live: u32) -> Bench {
     let heard = Some(bench.now);
     bench.shard.handle_fleet(FleetView {
         live,
@@ -219,6 +222,33 @@ fn who_has_had_no_answer_of_the_store_knows_of_no_window_that_peers_have_spent()
     bench.used = 100;
     bench.grant(&call, 0);
     assert_eq!(bench.check(1), Some(Verdict::Deny));
+}
+
+/// Without an answer it goes by its own clock, which is ten windows ahead, and remembers as many windows as it can of those that are
+/// at hand by that.
+#[test]
+fn windows_of_a_clock_that_was_ahead_leave_room_for_those_at_hand() {
+    let mut bench = in_fleet(Bench::with_loss("100/100ms fixed", OnStoreLoss::Deny), 3);
+    assert_eq!(bench.check(1), None);
+    let (lost, since) = (bench.acquire(), bench.now);
+    bench.fail(&lost, StoreError::Away { since });
+    for _ in 0..3 {
+        for windows in 0..=2 {
+            let window = bench.store_now() + Micros(windows * 100_000);
+            bench.shard.handle_usage(bench.now, PEER, &usage(window, 1));
+            bench.shard.handle_usage(bench.now, PEER, &usage(window - Micros(200_000), 1));
+        }
+        bench.advance(Micros(100_000));
+    }
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "the store is away");
+    let (call, now) = (bench.acquire(), bench.store_now() - Micros(1_000_000));
+    bench.used = 20;
+    let window = now + Micros(100_000);
+    bench.answer_as_of(&call, 20, now, window);
+    assert_eq!([bench.check(1), bench.check(1)], [Some(Verdict::Allow); 2]);
+    assert_eq!(told(&mut bench), [(window, 2, 0)]);
+    bench.advance(Micros(100_000));
+    assert_eq!(told(&mut bench), [(window, 2, 0)], "once more, when it is over");
 }
 
 #[test]

@@ -217,6 +217,13 @@ impl History {
         }
     }
 
+    /// Forgets the windows that are later than that.
+    pub(super) fn forget_after(&mut self, latest: Timestamp) {
+        while self.windows.front().is_some_and(|window| window.at > latest) {
+            self.windows.pop_front();
+        }
+    }
+
     /// All windows, the newest first.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         self.windows.iter_mut()
@@ -280,6 +287,18 @@ mod tests {
         assert!(history.get(Timestamp(2)).is_none());
         assert!(history.enter(Timestamp(2)).is_none());
         assert_eq!(history.iter_mut().map(|window| window.at.0).collect::<Vec<_>>(), [8, 7, 6, 5, 4, 3]);
+    }
+
+    #[test]
+    fn windows_of_a_clock_that_was_ahead_leave_room() {
+        let mut history = History::default();
+        for at in 11..=16 {
+            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100);
+        }
+        assert!(history.enter(AT).is_none());
+        history.forget_after(Timestamp(12));
+        assert!(history.enter(AT).is_some());
+        assert_eq!(history.iter_mut().map(|window| window.at.0).collect::<Vec<_>>(), [12, 11, 10]);
     }
 
     #[test]

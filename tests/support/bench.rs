@@ -279,6 +279,29 @@ impl Bench {
         Timestamp(self.now.0 + SKEW)
     }
 
+    /// The store, whose clock reads so, has lent so many tokens of the window that ends then.
+    pub fn answer_as_of(&mut self, call: &Call, tokens: u64, now: Timestamp, ends: Timestamp) {
+        let mut counters = [Counter::default(); MAX_LIMITS];
+        counters[0] = Counter { used: self.used, prev: 0, at: ends };
+        let grant = Grant {
+            granted: tokens,
+            replayed: false,
+            outdated: false,
+            late: false,
+            entitled: self.entitled,
+            not_kept: self.not_kept,
+            confirmed: true,
+            damaged: false,
+            epoch: self.epoch,
+            reset: self.was_reset,
+            nodes: self.nodes,
+            now,
+            counters,
+        };
+        self.shard.handle_outcome(self.now, call, Ok(grant));
+        self.collect();
+    }
+
     /// The store, whose clock reads so, remembers nothing of the key and has not executed the call, which came outside of its
     /// time.
     pub fn refuse(&mut self, call: &Call, now: Timestamp) {

@@ -140,6 +140,8 @@ pub(super) struct Joint {
     lives: Lives,
     /// When a node left last.
     left: u64,
+    /// When each call that asks for no tokens was first sent that is under way.
+    first_sent: Map<(Life, u64), u64>,
     keys: Numbered<Key>,
     places: Map<(Life, u32), Place>,
     /// When the store last lost something of a key, or a former owner counted, by its clock; and by that in which execution of an
@@ -234,7 +236,8 @@ impl Key {
 struct Second {
     /// When it last went by its share.
     alone: u64,
-    /// When the store first answered an acquire of it since it was lost last; 0 while it is lost.
+    /// When the store first answered an acquire of it since it was lost last, or another call about the key that left since then; 0
+    /// while it is lost.
     back: u64,
     /// When it last learned that a call was not answered.
     lost: u64,
@@ -256,6 +259,13 @@ impl Second {
             if at > asked + ASKS {
                 self.back = 0;
             }
+        }
+    }
+
+    /// A call that asks for no tokens was answered, and had left then.
+    fn hears_else(&mut self, at: u64, left: u64) {
+        if self.back == 0 && self.lost > 0 && left >= self.lost {
+            self.hears(at, true);
         }
     }
 
@@ -387,6 +397,7 @@ impl Joint {
             differ: plan.redis.skew.0 > SAME,
             lives: Lives::default(),
             left: 0,
+            first_sent: Map::default(),
             keys: Numbered::default(),
             places: Map::default(),
             forgotten: Map::default(),
@@ -634,10 +645,16 @@ impl Observer for Joint {
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
                 (place.knows, place.alone, place.told, place.asked) = (false, 0, Answers::default(), 0);
             }
+            Seen::Called { node, call, .. } if !matches!(call.op, Op::Acquire(_)) => {
+                self.first_sent.entry((self.lives.of(*node), call.id)).or_insert(moment.at);
+            }
             Seen::Settled { node, incarnation, key, call, grant } => {
                 let life = (*node, *incarnation);
+                let (seconds, left) = (&mut self.keys.of(*key).seconds, self.first_sent.remove(&(life, call.id)));
                 if matches!(call.op, Op::Acquire(_)) || grant.is_none() {
-                    self.keys.of(*key).seconds.entry(life).or_default().hears(moment.at, grant.is_some());
+                    seconds.entry(life).or_default().hears(moment.at, grant.is_some());
+                } else if let (Some(left), Some(second)) = (left, seconds.get_mut(&life)) {
+                    second.hears_else(moment.at, left);
                 }
                 let Some(grant) = grant else { return };
                 if matches!(call.op, Op::Acquire(_)) && !grant.outdated {
@@ -767,6 +784,28 @@ mod tests {
             history.executed(&mut checker, at + later, 2);
             history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// Its second begins with the answer to a call that asks for no tokens, if that has left since the store was lost.
+    #[test]
+    fn a_second_begins_with_the_first_answer_to_any_call() {
+        for (left, seen) in [(1, 0), (-1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.void_called(&mut checker, at.saturating_add_signed(left), 2);
+            history.unanswered_in(&mut checker, at, [1, 1]);
+            history.void_settled_in(&mut checker, at + 2, [1, 2]);
+            history.executed(&mut checker, at + 2 + SECOND, 4);
+            history.check(&mut checker, at + 3 + SECOND, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{left}: {:?}", checker.violations());
         }
     }
 

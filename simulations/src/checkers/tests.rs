@@ -437,6 +437,12 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
+    /// A node in that life learns that it is answered.
+    pub(super) fn void_settled_in(&mut self, observer: &mut dyn Observer, at: u64, [incarnation, id]: [u64; 2]) {
+        let (call, grant) = (&self.voiding(id), Some(&self.grant(at, 0)));
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant });
+    }
+
     /// Node 0, which goes by that limit, lends so many tokens on to node 1, which has asked for three, and two at least.
     pub(super) fn lent_on(&mut self, observer: &mut dyn Observer, at: u64, limit: &str, tokens: u64, leaves: bool) {
         let (ask, answer, rule) = (peer_ask(1, 3, 2), loan(tokens), Self::new(limit).rule);

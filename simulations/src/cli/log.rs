@@ -11,6 +11,7 @@ use super::arguments::{Travel, Verdict};
 use super::output::say;
 use super::run::plan_of;
 use crate::lua::Scripts;
+use crate::maps::Map;
 use crate::observe::{Moment, Observer, Seen, Topic};
 use crate::world::{self, Watch, World};
 
@@ -37,6 +38,8 @@ pub(super) struct Log {
 struct Printer {
     key: Option<u32>,
     node: Option<u32>,
+    /// By digest.
+    keys: Map<u128, u32>,
 }
 
 impl Log {
@@ -46,7 +49,8 @@ impl Log {
             say!("{}", toml::to_string(&plan)?);
         }
         let setting = world::setting(&plan).map_err(anyhow::Error::msg)?;
-        let (mut printer, mut scripts) = (Printer { key: self.key, node: self.node }, Scripts::new());
+        let (mut printer, mut scripts) =
+            (Printer { key: self.key, node: self.node, keys: Map::default() }, Scripts::new());
         World::new(&setting, &mut scripts, Watch::new(vec![&mut printer]).at_once()).run();
         Ok(Verdict::Good)
     }
@@ -113,8 +117,11 @@ impl Observer for Printer {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let at = moment.at;
+        if let Seen::Called { key, call, .. } = seen {
+            self.keys.insert(call.digest.0, *key);
+        }
         match seen {
-            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } | Seen::Picked { .. } => {}
+            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } => {}
             Seen::Answered { request, decision, parked, store, .. } => {
                 if self.wants(Some(request.node), Some(request.key)) {
                     let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);
@@ -133,6 +140,15 @@ impl Observer for Printer {
             Seen::Executed { node, key, call, grant, stale, .. } if self.wants(Some(*node), Some(*key)) => {
                 let stale = if *stale { "by who is no owner, " } else { "" };
                 say!("{at} node {node} key {key} executed {}: {stale}{}", call.id, answer(call, grant));
+            }
+            Seen::Picked { node, usage, .. } => {
+                for told in *usage {
+                    let key = self.keys.get(&told.digest.0).copied();
+                    if self.wants(Some(*node), key) {
+                        let (window, count) = (told.window.0, told.count);
+                        say!("{at} node {node} tells of key {key:?}, limit {}, window {window}: {count:?}", told.limit);
+                    }
+                }
             }
             Seen::Called { node, key, call, sent } if self.wants(Some(*node), Some(*key)) => {
                 let barred = if *sent { "" } else { "in vain " };

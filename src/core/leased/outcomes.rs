@@ -534,6 +534,7 @@ impl LeasedKey {
             }
             self.view.note_counter(index, fresh);
         }
+        self.forget_far_windows(now);
         self.roll(now);
     }
 

@@ -94,6 +94,14 @@ impl PeerUsage {
         }
     }
 
+    /// Forgets windows of a limit that are later than that: no clock at hand comes to them soon, and they leave no room for those at
+    /// hand.
+    pub(super) fn forget_after(&mut self, index: usize, latest: Timestamp) {
+        if let Some(history) = self.windows_mut().get_mut(index) {
+            history.forget_after(latest);
+        }
+    }
+
     /// Takes a peer's report about a window of a limit with this capacity.
     pub(super) fn merge(&mut self, index: usize, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64) {
         if let Some(history) = self.windows_mut().get_mut(index) {

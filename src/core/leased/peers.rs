@@ -150,13 +150,22 @@ impl LeasedKey {
         let Some(limit) = self.view.rule().limits.get(index).copied().filter(has_windows) else { return false };
         // Reports about windows long past, or far in the future, are ignored.
         let clock = self.view.clock().latest(now);
-        let near = clock.since(usage.window).max(usage.window.since(clock)) <= limit.period + limit.period;
+        let near = clock.since(usage.window) <= limit.period + limit.period && usage.window <= furthest(clock, &limit);
         if !near {
             return false;
         }
         self.peers.keep(self.view.rule().limits.len());
         self.peers.merge(index, origin, usage.window, usage.count, limit.count);
         true
+    }
+
+    /// Forgets windows that are far in the future, as the store's clock is known now. Before its first answer, or by the clock of
+    /// another master, they were at hand; and as many as are remembered would leave no room for those that are.
+    pub(super) fn forget_far_windows(&mut self, now: Instant) {
+        let clock = self.view.clock().latest(now);
+        for (index, limit) in self.view.rule().limits.iter().enumerate() {
+            self.peers.forget_after(index, furthest(clock, limit));
+        }
     }
 
     /// Whether peers and this node together are known to have spent a limit's window.
@@ -303,6 +312,11 @@ const LONGEST_QUIET: u64 = 6;
 
 /// A window shorter than this may be over before a call to the store has been answered.
 const SHORT: Micros = Micros(1_000_000);
+
+/// The last window of which peers are heard, by that clock.
+fn furthest(clock: Timestamp, limit: &Limit) -> Timestamp {
+    clock + limit.period + limit.period
+}
 
 pub(super) fn has_windows(limit: &Limit) -> bool {
     limit.algorithm != Algorithm::Gcra
