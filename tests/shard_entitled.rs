@@ -201,6 +201,39 @@ fn who_has_only_looked_when_the_store_is_found_pays_with_what_is_asked_anew() {
     assert_eq!(bench.order(&paid).need, 3, "what it frees pays for what was admitted");
 }
 
+/// The store counts a grant of a sliding window in the next one, too. What it pays for was admitted, whenever the answer comes.
+#[test]
+fn what_pays_for_a_sliding_window_does_not_go_back_when_the_answer_comes_after_it() {
+    let mut bench = without_store(entitled_to("100/1s sliding", 8));
+    let begins = bench.now + HALF;
+    for (millis, come) in [(10, 0), (510, 4)] {
+        bench.advance((begins + Micros(millis * 1_000)).since(bench.now));
+        for probe in bench.calls() {
+            let since = bench.now;
+            bench.fail(&probe, StoreError::Away { since });
+        }
+        assert_eq!(passed(&mut bench, 20), come, "{millis} ms");
+    }
+    bench.advance((begins + Micros(960_000)).since(bench.now));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let probe = bench.calls().into_iter().rfind(|call| matches!(call.op, Op::Acquire(_))).expect("a probe");
+    assert!(claim(&probe).is_probe(), "{probe:?}");
+    bench.grant(&probe, 0);
+    assert_eq!(bench.check(1), None, "the store decides again");
+    let paid = bench.acquire();
+    assert_eq!(bench.order(&paid).need, 5 + 1, "five were admitted, and one waits");
+    // Executed at once, and answered in the next window.
+    bench.behind = 45_000;
+    bench.advance(Micros(45_000));
+    bench.grant(&paid, 6);
+    bench.advance(SECOND);
+    let back = bench.calls().into_iter().filter_map(|call| match call.op {
+        Op::Return { amount, .. } => Some(amount),
+        _ => None,
+    });
+    assert!(back.sum::<u64>() <= 1, "nobody has taken the one that waited for it");
+}
+
 #[test]
 fn an_acquire_frees_nothing_after_the_window_in_which_it_was_sent() {
     let mut bench = entitled(7);

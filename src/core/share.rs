@@ -337,6 +337,20 @@ impl FallbackBudget {
         }
     }
 
+    /// Records that the store was charged up to `tokens` of what was admitted in the first limit's window that was open then, also if that
+    /// is over now. Returns how much.
+    pub fn pay_in_window(&mut self, rule: &Rule, then: Timestamp, tokens: u64) -> u64 {
+        let (budget, window) = (&mut self.limits[0], then.0 / rule.limits[0].period.0);
+        if window == budget.window {
+            let paid = tokens.min(budget.spent.saturating_sub(budget.paid));
+            budget.paid += paid;
+            return paid;
+        }
+        let paid = if window + 1 == budget.window { tokens.min(budget.before) } else { 0 };
+        budget.before -= paid;
+        paid
+    }
+
     /// The store's clock is now known: what was recorded by the estimate `guess` of it is moved to `known`.
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);

@@ -17,7 +17,7 @@ use crate::core::lease::Segment;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Due, Instant, Micros, Timestamp};
 
 /// Pauses are longer by up to this fraction, at random, so that nodes that were answered at the same time do not ask
 /// at the same time.
@@ -190,7 +190,11 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let as_whole = on(Mutant::PartialAsWhole) && grant.granted > 0;
     let granted = if as_whole { order.want } else { grant.granted };
     cx.policy_stats(key.policy()).granted += granted;
-    let paid = if ahead { 0 } else { pay_debt(key, cx, now, granted) };
+    let paid = match key.view.rule().is_entitled_sliding() {
+        _ if ahead => 0,
+        true => pay_in_window(key, cx, grant.now, granted),
+        false => pay_debt(key, cx, now, granted),
+    };
     let paid = if ahead { 0 } else { paid + pay_credit(key, cx, granted - paid) };
     let mut windows = OPEN;
     for (position, limit) in key.view.rule().limits.iter().enumerate() {
@@ -297,6 +301,14 @@ pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, gran
         key.pay(now, paid);
         cx.policy_stats(key.policy()).spent += paid;
     }
+    paid
+}
+
+/// Pays from a grant for what was admitted in the sliding window that has lent it, of what is set aside there. Also where that window is
+/// over when the answer comes: the store counts the grant in the window before, and what was admitted may not be given back there.
+fn pay_in_window(key: &mut LeasedKey, cx: &mut Context, lent_at: Timestamp, granted: u64) -> u64 {
+    let paid = key.outage.pay_in_window(key.view.rule(), lent_at, granted);
+    cx.policy_stats(key.policy()).spent += paid;
     paid
 }
 

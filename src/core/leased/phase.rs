@@ -334,6 +334,11 @@ impl Outage {
         }
     }
 
+    /// Records that the store was charged for some of what was admitted in the window that was open then. Returns how much.
+    pub(super) fn pay_in_window(&mut self, rule: &Rule, lent_at: Timestamp, tokens: u64) -> u64 {
+        self.book_mut().map_or(0, |book| book.pay_in_window(rule, lent_at, tokens))
+    }
+
     /// Whether the check just decided was the first to use this window's share, or, if `spent`, to spend of it.
     pub(super) fn begins_share(&mut self, rule: &Rule, clock: Timestamp, spent: bool) -> bool {
         self.book_mut().is_some_and(|book| book.begins(rule, clock, spent))

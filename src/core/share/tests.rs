@@ -1,6 +1,7 @@
 //! What a share admits, owes and has left.
 
 use super::*;
+use crate::core::rule::OnStoreLoss;
 
 const NONE: Lent<'static> = Lent { own: &[0; MAX_LIMITS], all: None };
 
@@ -38,6 +39,19 @@ fn a_budget_is_fixed_once_per_window() {
     assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
     assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
     assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
+}
+
+#[test]
+fn what_a_sliding_window_of_entitlements_has_lent_pays_for_what_was_admitted_in_it_when_it_is_over_too() {
+    let rule = Rule { on_store_loss: OnStoreLoss::Entitled, ..rule("100/1s sliding") };
+    let mut book = FallbackBudget::open(&rule, Timestamp(500_000));
+    assert_eq!(admitted(&mut book, &rule, 80_000, 1_500_000), 8);
+    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 3), 3);
+    // Of the next window nothing is admitted, and the budget is of that one now.
+    assert!(!book.spend(&rule, &[0], Timestamp(2_000_000), 1, &NONE));
+    assert_eq!(book.pay_in_window(&rule, Timestamp(2_000_000), 9), 0, "nothing was admitted in this one");
+    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 9), 5);
+    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 9), 0);
 }
 
 #[test]
