@@ -82,6 +82,12 @@ impl History {
         }
     }
 
+    /// The same under several limits, of which plans have the first.
+    pub(super) fn of_several(limits: &[&str]) -> Self {
+        let parsed: Vec<_> = limits.iter().map(|limit| Limit::parse(limit).expect(limit)).collect();
+        Self { rule: Arc::new(Rule::of("p0", &parsed)), ..Self::new(limits[0]) }
+    }
+
     /// Of a limit of which tokens are set aside for nodes that may lose the store.
     pub(super) fn entitled(limit: &str) -> Self {
         let rule = Rule::of("p0", &[Limit::parse(limit).expect(limit)]);
