@@ -351,6 +351,29 @@ fn on_store_loss_says_what_happens() {
     }
 }
 
+/// A key of which nothing was asked of the store since that was lost knows nothing of the store of now. Its next check was denied by the
+/// share, however long the store had been back, because only a check asks for it.
+#[test]
+fn an_old_loss_decides_no_check() {
+    for (halves, wanted) in [(2, (Verdict::Deny, Source::Share)), (3, (Verdict::Allow, Source::Store))] {
+        let mut world = World::new("1/30s concurrent", 1, 3, FAIR);
+        world.nodes[0].is_cut = true;
+        let lost = world.check(0).expect("decided");
+        assert_eq!((lost.verdict, lost.reason, lost.source), (Verdict::Deny, Reason::Share, Source::Share));
+        world.nodes[0].is_cut = false;
+        for _ in 0..halves {
+            world.pass(SECOND / 2);
+            // What costs more than there ever is needs no store, and keeps the key.
+            let (rule, digest) = (world.rule.clone(), Digest::of("flight", b"k"));
+            let request = Request { rule: &rule, digest, key: b"k", cost: 2, peek: false };
+            let told = world.nodes[0].shard.check(Instant(world.now), request);
+            assert!(matches!(told, Outcome::Decided(told) if told.reason == Reason::Cost));
+        }
+        let told = world.check(0).expect("decided");
+        assert_eq!((told.verdict, told.source), wanted, "after {halves} half seconds");
+    }
+}
+
 #[test]
 fn leaving_hands_back_what_is_not_in_use() {
     let mut world = World::new("10/1h concurrent", 2, 3, FAIR);

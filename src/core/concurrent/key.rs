@@ -46,6 +46,10 @@ const JITTER_PART: u64 = 4;
 /// Time after a failure until the store is asked again.
 const ASK_AGAIN: Micros = Micros(250_000);
 
+/// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has asked for the key meanwhile,
+/// so its present state is unknown.
+const STALE: Micros = Micros(1_000_000);
+
 /// How long a denial by the store is remembered.
 const DENIED: Micros = Micros(50_000);
 
@@ -167,6 +171,7 @@ impl ConcurrentKey {
         request: &Request<'_>,
     ) -> Outcome {
         self.last_check = now;
+        self.away = self.away.filter(|retry_at| now < *retry_at + STALE);
         let cost = request.cost;
         if cost > self.limit().count {
             let ending = Resolution::deny(Reason::Cost, Source::Policy);

@@ -288,9 +288,16 @@ impl LeasedKey {
         let quiet = self.view.heard().map_or(0, passed);
         let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
+        let beyond = |windows: u64| {
+            let peers = back(windows).map_or(0, Window::peers);
+            own(windows).saturating_add(peers).saturating_sub(limit.count)
+        };
+        // The window in which others began to go by their shares shows only a part of those, and this node was lent what they had been
+        // lent before: it is reckoned beside all that they have admitted on shares in any of these windows.
+        let most_beyond = (1..*ends.end() + MEAN).map(beyond).max().unwrap_or(0);
         let followed = |windows: u64| {
-            let (own, peers) = (own(windows), back(windows).map_or(0, Window::peers));
-            beside_shares(limit.count, own, own.saturating_add(peers).saturating_sub(limit.count))
+            let beyond = if beyond(windows) > 0 { most_beyond } else { 0 };
+            beside_shares(limit.count, own(windows), beyond)
         };
         let least = ends.clone().map(|last| mean(&followed, last) / MEAN).min().unwrap_or(0);
         let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
