@@ -3,8 +3,8 @@
 //! The share of a window is fixed once, when the node first spends of it in that window. In the window in which the
 //! loss began (or in the first slice of at most a minute), the node only spends what it held. Long windows release
 //! their share slice by slice, unless the store said just before it was lost that no other node uses the key; then
-//! the node counts on from there. What the store has set aside for this node is there in each window at once. What was admitted by the share is owed, and is charged to the store as soon as the
-//! store is back.
+//! the node counts on from there. Where the store has set tokens of each window aside for this node, they are there from the
+//! window's beginning. What was admitted by the share is owed, and is charged to the store as soon as the store is back.
 
 use super::call::Counter;
 use super::gcra;

@@ -294,8 +294,9 @@ impl LeasedKey {
         let (rule, clock, entitlement) = (self.view.rule(), self.view.clock(), self.outage.entitlement());
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
         let (surely, drift) = (clock.surely(now), self.drift(now));
-        // The store's clock has surely come so far later than it may have, and drifts until then. A window's last token comes as it ends, when
-        // the next may have begun.
+        // The store's clock is known to within a round trip. Tokens are released by the earliest that it can show, so a wait is reckoned from
+        // that, and is longer by as much as two clocks drift apart meanwhile. The last token of a window would come as the window ends, when
+        // the next one may have begun: a wait that reaches so far is none.
         let wait = |at: Timestamp, wanted: u64| {
             let end = window_end(limit, at);
             let wait = released_at(limit, entitlement.of_window(limit, at), end, wanted)?.since(surely);

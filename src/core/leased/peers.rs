@@ -159,8 +159,9 @@ impl LeasedKey {
         true
     }
 
-    /// Forgets windows that are far in the future, as the store's clock is known now. Before its first answer, or by the clock of
-    /// another master, they were at hand; and as many as are remembered would leave no room for those that are.
+    /// Forgets windows that are far in the future by the store's clock, which an answer has just shown. They were noted by a clock that
+    /// was ahead: this node's own before the store's first answer, or another master's. Only the latest few windows are remembered, so those
+    /// of the future would keep the present ones out.
     pub(super) fn forget_far_windows(&mut self, now: Instant) {
         let clock = self.view.clock().latest(now);
         for (index, limit) in self.view.rule().limits.iter().enumerate() {
@@ -292,8 +293,9 @@ impl LeasedKey {
             let peers = back(windows).map_or(0, Window::peers);
             own(windows).saturating_add(peers).saturating_sub(limit.count)
         };
-        // The window in which others began to go by their shares shows only a part of those, and this node was lent what they had been
-        // lent before: it is reckoned beside all that they have admitted on shares in any of these windows.
+        // In the window in which other nodes lost the store, they admitted only a part of their shares, and this node was lent what they no
+        // longer leased. Reckoned beside that part alone, its own share would be too large: so it is reckoned beside the most that any of these
+        // windows shows beyond the limit.
         let most_beyond = (1..*ends.end() + MEAN).map(beyond).max().unwrap_or(0);
         let followed = |windows: u64| {
             let beyond = if beyond(windows) > 0 { most_beyond } else { 0 };
