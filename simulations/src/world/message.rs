@@ -28,6 +28,8 @@ pub(super) struct Letter {
     pub(super) wait: bool,
     /// Copies that have not reached a server.
     pub(super) copies: u8,
+    /// A server has executed it.
+    pub(super) executed: bool,
     /// The node knows the outcome.
     pub(super) settled: bool,
     /// The connection to which it was last written, where calls travel in streams.

@@ -60,6 +60,7 @@ impl World<'_> {
             expects,
             wait,
             copies: 0,
+            executed: false,
             settled: false,
             link: 0,
         };
@@ -256,6 +257,13 @@ impl World<'_> {
     pub(in crate::world) fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
         let letter = self.letters.get_mut(&id).expect("settled once");
         letter.settled = true;
+        // A store that says `Away` promises that the call is not executed. Of what travels twice, which no connection does by
+        // itself, another copy may have been executed, or may yet be.
+        let may_be_executed = letter.executed || letter.copies > 0;
+        let outcome = match outcome {
+            Err(StoreError::Away { .. }) if may_be_executed => Err(StoreError::Unknown),
+            outcome => outcome,
+        };
         let (node, incarnation, key, call) = (letter.node, letter.incarnation, letter.key, letter.call.clone());
         self.see(&Seen::Settled { node, incarnation, key, call: &call, grant: outcome.as_ref().ok() });
         let place = &mut self.nodes[node as usize];

@@ -93,6 +93,7 @@ impl World<'_> {
             (letter.wait, master, Moment { at: self.now, store: self.cluster.exact(self.now) });
         let (node, incarnation, key, grant) = (letter.node, letter.incarnation, letter.key, &grant);
         self.watch.see(moment, &Seen::Executed { master, node, incarnation, key, call, grant, stale, ran });
+        self.letters.get_mut(&id).expect("it is being served").executed = true;
         if !wait {
             return Some((done, Reply::Grant { numbers, replicated: None }));
         }
