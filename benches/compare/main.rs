@@ -1,5 +1,5 @@
 //! How fast is a check here, in Redis, and in throttlecrab? `cargo bench --bench compare`; with Redis as the store:
-//! `cargo bench --bench compare -- --store redis`
+//! `cargo bench --bench compare -- --store redis`; and what it costs to be watched: `cargo bench --bench compare -- --watched`
 //!
 //! One client program (`rationd bench`) loads all of them in turn, round after round, so that what
 //! disturbs the machine disturbs all. Medians of the rounds are compared. Servers run on one core
@@ -12,6 +12,7 @@ mod probe;
 #[path = "../support/process.rs"]
 mod process;
 mod servers;
+mod watched;
 
 use probe::{Bench, Sample};
 use servers::{Servers, rationd};
@@ -47,7 +48,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] | ["--store", "memory"] => {}
         ["--store", "redis"] => return Ok(cold::run()?),
-        _ => return Err(format!("{arguments:?}: wanted is nothing, or --store memory, or --store redis").into()),
+        ["--watched"] => return Ok(watched::run()?),
+        _ => {
+            let wanted = "wanted is nothing, or --store memory, or --store redis, or --watched";
+            return Err(format!("{arguments:?}: {wanted}").into());
+        }
     }
     let servers = Servers::start()?;
     let mut gates = gates::Gates::default();

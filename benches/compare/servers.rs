@@ -98,17 +98,18 @@ pub(crate) fn load_gcra(client: &mut Client) -> Result<String, Failed> {
 
 /// This daemon with a Redis for its store, and its socket.
 pub(crate) fn rationd_beside(redis: &Path) -> Result<(Process, PathBuf), Failed> {
-    start(&format!("[store]\nurl = \"redis+unix://{}\"\n", redis.display()))
+    start(&format!("[store]\nurl = \"redis+unix://{}\"\n", redis.display()), "off")
 }
 
-fn start(config: &str) -> Result<(Process, PathBuf), Failed> {
+/// This daemon with a configuration and an admin address, and its socket.
+pub(crate) fn start(config: &str, admin: &str) -> Result<(Process, PathBuf), Failed> {
     let directory = directory()?;
     let socket = directory.path().join("rationd.sock");
     let file = directory.path().join("rationd.toml");
     std::fs::write(&file, config).map_err(|error| Failed(error.to_string()))?;
     let mut command = pinned(CLIENT, 0);
     without_settings(&mut command);
-    command.args(["serve", "--admin", "off", "--config"]).arg(file).arg("--socket").arg(&socket);
+    command.args(["serve", "--admin", admin, "--config"]).arg(file).arg("--socket").arg(&socket);
     let process = Process::start(command, directory)?;
     await_socket(&socket, "rationd")?;
     Ok((process, socket))
@@ -116,7 +117,7 @@ fn start(config: &str) -> Result<(Process, PathBuf), Failed> {
 
 /// This daemon, with nothing but defaults.
 pub(crate) fn rationd() -> Result<Server, Failed> {
-    let (process, socket) = start("")?;
+    let (process, socket) = start("", "off")?;
     Ok(Server {
         name: "rationd",
         template: "CL.THROTTLE {key} {limit}".to_owned(),
@@ -154,7 +155,7 @@ fn throttlecrab() -> Result<Server, Failed> {
     })
 }
 
-fn free_port() -> Result<u16, Failed> {
+pub(crate) fn free_port() -> Result<u16, Failed> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     Ok(port.map_err(|error| Failed(format!("no free port: {error}")))?.port())
 }

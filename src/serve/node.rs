@@ -128,6 +128,8 @@ struct Watched {
 }
 
 impl Watched {
+    /// Apart, so that what is admitted does not save the registers that this takes.
+    #[inline(never)]
     fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
         self.hot.at(now, Kind::Denied).count(subject.digest, subject.policy, subject.key);
         self.denied.count(now, subject, decision);
@@ -453,15 +455,14 @@ impl Node {
         }
         if let Some(recording) = self.recording.get() {
             let event = if is_denied { Event::Denied } else { Event::Admitted };
-            recording.add(&mut out.arrived, came, subject.policy, (subject.digest, subject.key), cost, event);
+            recording.add(&mut out.arrived, came, subject, cost, event);
         }
     }
 
     /// Notes that a key was reset, or a cost given back.
     fn undone(&self, now: Instant, request: &Request<'_>, event: Event, out: &mut Outgoing) {
         if let Some(recording) = self.recording.get() {
-            let Request { rule, digest, key, cost, .. } = *request;
-            recording.add(&mut out.arrived, now, &rule.policy, (digest, key), cost, event);
+            recording.add(&mut out.arrived, now, &subject(request), request.cost, event);
         }
     }
 

@@ -7,11 +7,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::file::{Event, KEY, Record, policy_tag};
-use crate::core::key::Digest;
+use self::file::{Event, KEY, policy_tag};
+use self::group::{Common, Groups};
+use super::denied::Subject;
 use crate::core::time::Instant;
 
 pub mod file;
+mod group;
 
 /// Lists that wait for the thread of the file, so that threads seldom meet at one.
 const LISTS: usize = 8;
@@ -23,7 +25,9 @@ const MOST: usize = 65_536;
 /// Arrivals, in the order in which they were decided.
 #[derive(Debug, Default)]
 pub struct Arrived {
-    list: Vec<Record>,
+    groups: Groups,
+    /// How many they are.
+    count: usize,
     /// The keys' first bytes, each behind its length; empty where keys are not recorded.
     keys: Vec<u8>,
     /// Those for which there was no room.
@@ -47,13 +51,13 @@ impl Arrived {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.count
     }
 
     /// Whether there are none, and none were lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.lost == 0
+        self.count == 0 && self.lost == 0
     }
 
     /// How many there were no room for.
@@ -62,32 +66,32 @@ impl Arrived {
         self.lost
     }
 
-    /// All of them, and their keys' first bytes, each behind its length.
+    /// All that were handed over, as [`file::Ring::append`] takes them, and their keys' first bytes, each behind its length.
     #[must_use]
-    pub fn records(&self) -> (&[Record], &[u8]) {
-        (&self.list, &self.keys)
+    pub fn bytes(&self) -> (&[u8], &[u8]) {
+        (self.groups.bytes(), &self.keys)
     }
 
     /// Forgets them, and keeps the room that they took.
     pub fn clear(&mut self) {
-        self.list.clear();
+        self.groups.clear();
         self.keys.clear();
-        self.lost = 0;
+        (self.count, self.lost) = (0, 0);
+    }
+
+    /// Whether this was the policy of the last arrival.
+    #[inline]
+    fn is_last(&self, policy: &Arc<str>) -> bool {
+        self.last.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, policy))
     }
 
     fn tag(&mut self, policy: &Arc<str>) -> u64 {
-        match &self.last {
-            Some((known, tag)) if Arc::ptr_eq(known, policy) => *tag,
-            _ => self.tag_of_another(policy),
+        if !self.is_last(policy) {
+            self.last = Some((policy.clone(), policy_tag(policy)));
         }
+        self.last.as_ref().map_or(0, |(_, tag)| *tag)
     }
 
-    #[cold]
-    fn tag_of_another(&mut self, policy: &Arc<str>) -> u64 {
-        self.last.insert((policy.clone(), policy_tag(policy))).1
-    }
-
-    #[inline(never)]
     fn add_key(&mut self, key: &[u8]) {
         let key = &key[..key.len().min(KEY)];
         // At most 64.
@@ -103,34 +107,42 @@ impl Recording {
         Self { lists: std::array::from_fn(|_| Mutex::default()), homes: AtomicUsize::new(0), with_keys }
     }
 
-    /// Adds an arrival to a list, which must be [handed over](Self::hand_over).
-    #[inline]
-    pub fn add(
-        &self,
-        arrived: &mut Arrived,
-        at: Instant,
-        policy: &Arc<str>,
-        (digest, key): (Digest, &[u8]),
-        cost: u64,
-        event: Event,
-    ) {
-        if self.with_keys {
-            arrived.add_key(key);
+    /// Adds an arrival to a list, which must be [handed over](Self::hand_over). Apart from whoever decides, who has little to do where
+    /// nothing is recorded.
+    #[inline(never)]
+    pub fn add(&self, arrived: &mut Arrived, at: Instant, subject: &Subject<'_>, cost: u64, event: Event) {
+        // The low half is enough: see `file.rs`.
+        let at = at.0 as u32;
+        arrived.count += 1;
+        if arrived.groups.takes(at, cost) && arrived.is_last(subject.policy) && !self.with_keys {
+            arrived.groups.add(subject.digest, event as u32);
+        } else {
+            self.add_another(arrived, at, subject, cost, event);
         }
-        let policy = arrived.tag(policy);
-        arrived.list.push(Record::new(at, digest, policy, cost, event));
+    }
+
+    /// Adds one that differs from the last before it in more than its key and outcome.
+    #[inline(never)]
+    fn add_another(&self, arrived: &mut Arrived, at: u32, subject: &Subject<'_>, cost: u64, event: Event) {
+        if self.with_keys {
+            arrived.add_key(subject.key);
+        }
+        let policy = arrived.tag(subject.policy);
+        arrived.groups.push(Common { at, policy, cost }, subject.digest, event as u32);
     }
 
     /// Moves all of a list to those that wait for the file.
     pub fn hand_over(&self, arrived: &mut Arrived) {
-        if arrived.list.is_empty() {
+        if arrived.count == 0 {
             return;
         }
+        arrived.groups.close();
         let home = *arrived.home.get_or_insert_with(|| self.homes.fetch_add(1, Ordering::Relaxed));
         for turn in 0..LISTS {
             let mut list = lock(&self.lists[home.wrapping_add(turn) % LISTS]);
             if list.len() + arrived.len() <= MOST {
-                list.list.extend_from_slice(&arrived.list);
+                list.groups.append(&arrived.groups);
+                list.count += arrived.count;
                 if self.with_keys {
                     list.keys.extend_from_slice(&arrived.keys);
                 }
@@ -164,7 +176,12 @@ fn lock(list: &Mutex<Arrived>) -> MutexGuard<'_, Arrived> {
 mod tests {
     use super::file::{Arrival, Ring};
     use super::*;
+    use crate::core::key::Digest;
     use crate::core::time::Timestamp;
+
+    fn subject<'a>(policy: &'a Arc<str>, digest: u128, key: &'a [u8]) -> Subject<'a> {
+        Subject { policy, rule: None, digest: Digest(digest), key }
+    }
 
     /// What is read of a file into which all that waits was written, and what was lost.
     fn taken(recording: &Recording, now: Instant) -> (Vec<Arrival>, u64) {
@@ -173,8 +190,8 @@ mod tests {
         let mut ring = Ring::open(&path, 64 << 20, recording.with_keys, 7).expect("a ring");
         let mut lost = 0;
         recording.take(&mut Arrived::default(), |arrived| {
-            let (records, keys) = arrived.records();
-            ring.append(records, keys, (now, Timestamp(now.0 + 7))).expect("written");
+            let (groups, keys) = arrived.bytes();
+            ring.append(groups, keys, (now, Timestamp(now.0 + 7))).expect("written");
             lost += arrived.lost();
         });
         (file::read(&path).expect("arrivals").arrivals, lost)
@@ -192,10 +209,10 @@ mod tests {
                     .map(|number| {
                         let at = Instant(begun + number as u64 * 37 % 50);
                         let key = "k".repeat(number * 3);
-                        let digest = Digest(u128::MAX / (number as u128 + 1));
                         let (policy, event) = (&policies[number / 3 % 2], Event::ALL[number % 4]);
-                        let cost = number as u64;
-                        recording.add(&mut arrived, at, policy, (digest, key.as_bytes()), cost, event);
+                        let subject = subject(policy, u128::MAX / (number as u128 + 1), key.as_bytes());
+                        let (cost, digest) = (number as u64, subject.digest);
+                        recording.add(&mut arrived, at, &subject, cost, event);
                         let key = if with_keys { &key.as_bytes()[..key.len().min(KEY)] } else { &[] };
                         let at = Timestamp(at.0 + 7);
                         Arrival { at, digest, policy: policy_tag(policy), cost, event, key: key.into() }
@@ -215,7 +232,7 @@ mod tests {
         let mut arrived = Arrived::default();
         let most = (LISTS * MOST) as u64;
         for number in 0..most + 5 {
-            recording.add(&mut arrived, Instant(number), &policy, (Digest(1), b"k"), 1, Event::Admitted);
+            recording.add(&mut arrived, Instant(number), &subject(&policy, 1, b"k"), 1, Event::Admitted);
             recording.hand_over(&mut arrived);
         }
         let (arrivals, lost) = taken(&recording, Instant(most));

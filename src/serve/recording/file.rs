@@ -1,9 +1,9 @@
 //! The file of recorded arrivals: which checks came when, and what was answered. `rationd plan` reads it.
 //!
 //! A header is followed by a ring of pages of one size. Each page has a number that grows by one, so a writer finds
-//! where to go on, and a checksum, so that a page that was half written does not count. It holds records as they were made
-//! by whoever decided, so the writer only copies them: a record has the low half of a moment of the process, and its page
-//! says which time of day that is. The last page is written again as it fills. The records of a thread are written
+//! where to go on, and a checksum, so that a page that was half written does not count. It holds groups of arrivals as they
+//! were made by whoever decided (`group.rs`), so the writer only copies them: a group has the low half of a moment of the process,
+//! and its page says which time of day that is. The last page is written again as it fills. The groups of a thread are written
 //! together, so a reader puts them in order by their times. A file that was begun with the same settings is continued.
 
 use std::fmt;
@@ -12,36 +12,29 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::group::{Common, Group, TAG_BITS};
 use crate::core::key::{Digest, DigestKey};
 use crate::core::time::{Instant, Micros, Timestamp};
 
 /// The first bytes of a file; the number is the version of the format.
-const MAGIC: &[u8; 16] = b"rationd arrive 2";
+const MAGIC: &[u8; 16] = b"rationd arrive 3";
 /// What files of all versions begin with.
 const ANY_MAGIC: &[u8] = MAGIC.split_at(MAGIC.len() - 1).0;
-/// The magic bytes, the size of a record, how many pages there are at most, and by which key digests are made. It is as
+/// The magic bytes, the bytes of a key, how many pages there are at most, and by which key digests are made. It is as
 /// large as a page, so that pages of the file are pages of the system.
 const HEADER: usize = PAGE;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// A page's number, the time of day and the moment of the process that it counts from, its records, its checksum.
+/// A page's number, the time of day and the moment of the process that it counts from, where its groups end, its checksum.
 const PAGE_HEADER: usize = 32;
 /// Where the checksum of a page is.
 const SUM: usize = 24;
-/// A record without the bytes of its key.
-const RECORD: usize = 32;
-/// Most bytes of a key that a record has.
+/// Most bytes of a key that are kept.
 pub const KEY: usize = 64;
-/// What a key takes, with its length.
+/// What a key takes behind its group, with its length.
 const KEY_AND_LENGTH: usize = KEY + 1;
 
-/// The bits of a record's policy.
-const TAG_BITS: u32 = 40;
-/// The bits of a record's cost: more than any limit has tokens.
-const COST_BITS: u32 = 54;
-const MOST_COST: u64 = (1 << COST_BITS) - 1;
-
-/// How long a page takes records. The low bits of a moment tell half an hour before it from half an hour after it.
+/// How long a page takes groups. The low bits of a moment tell half an hour before it from half an hour after it.
 const PAGE_AGE: Micros = Micros::from_secs(600);
 /// A clock that was set by more than this gets a new page.
 const CLOCK_STEP: u64 = 100_000;
@@ -73,7 +66,7 @@ pub struct Arrival {
     pub digest: Digest,
     /// The policy: see [`policy_tag`].
     pub policy: u64,
-    /// Tokens, of which more than 2^54 are not told apart.
+    /// Tokens.
     pub cost: u64,
     /// What became of it.
     pub event: Event,
@@ -118,29 +111,7 @@ impl From<io::Error> for ArrivalsError {
     }
 }
 
-/// One arrival as it is written: the digest, the low half of its microsecond, policy, event and cost.
-#[derive(Clone, Copy, Debug)]
-pub struct Record([u64; 4]);
-
-impl Record {
-    /// Of these; `policy` is a [tag](policy_tag).
-    #[inline]
-    #[must_use]
-    pub fn new(at: Instant, digest: Digest, policy: u64, cost: u64, event: Event) -> Self {
-        let when = u64::from(at.0 as u32) << 32 | policy & u64::from(u32::MAX);
-        let what = policy >> 32 << (64 - (TAG_BITS - 32)) | (event as u64) << COST_BITS | cost.min(MOST_COST);
-        Self([(digest.0 >> 64) as u64, digest.0 as u64, when, what])
-    }
-
-    #[inline]
-    fn write(self, into: &mut [u8]) {
-        for (word, into) in self.0.iter().zip(into.as_chunks_mut().0) {
-            *into = word.to_le_bytes();
-        }
-    }
-}
-
-/// What stands for a policy's name in a record.
+/// What stands for a policy's name.
 #[must_use]
 pub fn policy_tag(name: &str) -> u64 {
     Digest::of(name, b"").0 as u64 & ((1 << TAG_BITS) - 1)
@@ -156,55 +127,18 @@ pub fn digest_tag(digests: DigestKey) -> u64 {
 #[derive(Debug)]
 pub struct Ring {
     file: File,
-    record: usize,
+    /// What a key takes; nothing where keys are not recorded.
+    key: usize,
     pages: u64,
-    /// The page that has room for further records.
-    page: Page,
-    /// Pages that are to be written.
-    buffer: Vec<u8>,
-}
-
-/// A page that is being filled.
-#[derive(Debug)]
-struct Page {
-    /// The first is 1.
+    /// The number of the page that has room; the first is 1.
     number: u64,
+    /// A moment, and which time of day that was: what that page counts from.
     began: (Instant, Timestamp),
-    /// How many records it has.
-    count: usize,
-    bytes: Box<[u8; PAGE]>,
-}
-
-impl Page {
-    fn new(number: u64, began: (Instant, Timestamp)) -> Self {
-        Self { number, began, count: 0, bytes: Box::new([0; PAGE]) }
-    }
-
-    fn begin_next(&mut self, began: (Instant, Timestamp)) {
-        (self.number, self.began, self.count) = (self.number + 1, began, 0);
-        self.bytes.fill(0);
-    }
-
-    /// Whether moments of the process that are about `now` can be told from what the page says of its own.
-    fn counts_from(&self, (now, wall): (Instant, Timestamp)) -> bool {
-        let (began, began_wall) = self.began;
-        let age = now.since(began);
-        age < PAGE_AGE && (began_wall + age).0.abs_diff(wall.0) < CLOCK_STEP
-    }
-
-    /// Makes what there is of it a whole page.
-    fn seal(&mut self) -> &[u8; PAGE] {
-        let (now, wall) = self.began;
-        self.bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        self.bytes[8..16].copy_from_slice(&wall.0.to_le_bytes());
-        self.bytes[16..20].copy_from_slice(&(now.0 as u32).to_le_bytes());
-        // At most 127.
-        self.bytes[20..24].copy_from_slice(&(self.count as u32).to_le_bytes());
-        self.bytes[SUM..SUM + 4].fill(0);
-        let sum = checksum(&self.bytes);
-        self.bytes[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
-        &self.bytes
-    }
+    /// What that page has so far; nothing: the next begins with what comes next. While much is appended, the pages that are full
+    /// stand before it.
+    buffer: Vec<u8>,
+    /// Where it begins in there.
+    start: usize,
 }
 
 impl Ring {
@@ -215,18 +149,18 @@ impl Ring {
     /// The operating system refuses, or there is a file of another kind: it is left as it is.
     pub fn open(path: &Path, bytes: u64, with_keys: bool, digests: u64) -> Result<Self, ArrivalsError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let record = RECORD + if with_keys { KEY_AND_LENGTH } else { 0 };
+        let key = if with_keys { KEY_AND_LENGTH } else { 0 };
         let pages = (bytes.saturating_sub(HEADER as u64) / PAGE as u64).max(1);
-        let header = header(record, pages, digests);
-        let page = Page::new(0, (Instant(0), Timestamp(0)));
-        let mut ring = Self { file, record, pages, page, buffer: Vec::new() };
+        let header = header(key, pages, digests);
+        let began = (Instant(0), Timestamp(0));
+        let mut ring = Self { file, key, pages, number: 0, began, buffer: Vec::new(), start: 0 };
         if ring.file.metadata()?.len() > 0 {
             if !is_ours(&ring.file) {
                 return Err(ArrivalsError::Alien);
             }
             let mut known = [0; HEADER];
             if ring.file.read_exact_at(&mut known, 0).is_ok() && known == header {
-                ring.page.number = ring.last()?;
+                ring.number = ring.last()?;
                 return Ok(ring);
             }
         }
@@ -248,41 +182,106 @@ impl Ring {
         Ok(last)
     }
 
-    /// Appends records, which are of half an hour at most; the oldest of the file are overwritten when it is full. `keys` are
-    /// their keys' first bytes, each behind its length; none where the file has none. `at` is now, and which time of day that is.
+    /// Appends groups, which are of half an hour at most; the oldest of the file are overwritten when it is full. `keys` are
+    /// their arrivals' keys, each behind its length, and are left where the file has none. `at` is now, and which time of day
+    /// that is.
     ///
     /// # Errors
     /// The operating system refuses; they are lost.
-    pub fn append(&mut self, mut records: &[Record], mut keys: &[u8], at: (Instant, Timestamp)) -> io::Result<()> {
-        let most = (PAGE - PAGE_HEADER) / self.record;
-        self.buffer.clear();
-        if self.page.count == 0 || self.page.count == most || !self.page.counts_from(at) {
-            self.page.begin_next(at);
+    pub fn append(&mut self, mut groups: &[u8], mut keys: &[u8], at: (Instant, Timestamp)) -> io::Result<()> {
+        if self.buffer.is_empty() || !self.counts_from(at) {
+            self.buffer.clear();
+            self.begin_page(at);
         }
-        let first = self.page.number;
-        while !records.is_empty() {
-            if self.page.count == most {
-                self.buffer.extend_from_slice(self.page.seal());
-                self.page.begin_next(at);
+        let first = self.number;
+        while !groups.is_empty() {
+            let now = self.that_fit(groups);
+            // The largest group fits into a page that has none, so this is no group.
+            if now == 0 && self.buffer.len() == self.start + PAGE_HEADER {
+                break;
             }
-            let (now, later) = records.split_at(records.len().min(most - self.page.count));
-            let places = self.page.bytes[PAGE_HEADER + self.page.count * self.record..].chunks_exact_mut(self.record);
-            for (record, place) in now.iter().zip(places) {
-                let (head, key_place) = place.split_at_mut(RECORD);
-                record.write(head);
-                if let Some((length, key_place)) = key_place.split_first_mut() {
-                    let key = keys.split_off_first().and_then(|length| keys.split_off(..usize::from(*length)));
-                    let key = key.unwrap_or_default();
-                    // At most 64.
-                    *length = key.len() as u8;
-                    key_place[..key.len()].copy_from_slice(key);
-                }
+            if now == 0 {
+                self.seal();
+                self.begin_page(at);
+                continue;
             }
-            self.page.count += now.len();
-            records = later;
+            let (now, later) = groups.split_at(now);
+            if self.key == 0 {
+                self.buffer.extend_from_slice(now);
+            } else {
+                self.fill_with_keys(now, &mut keys);
+            }
+            groups = later;
         }
-        self.buffer.extend_from_slice(self.page.seal());
-        let (mut number, mut rest) = (first, &self.buffer[..]);
+        let end = self.buffer.len();
+        self.seal();
+        let written = self.write(first);
+        self.buffer.truncate(end);
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        written
+    }
+
+    /// How many bytes of these groups the page has room for: those of some of them, or of none.
+    fn that_fit(&self, groups: &[u8]) -> usize {
+        let (room, mut bytes, mut taken) = (self.start + PAGE - self.buffer.len(), 0, 0);
+        while let Some(group) = Group::first(&groups[bytes..]) {
+            taken += group.bytes.len() + group.len() * self.key;
+            if taken > room {
+                break;
+            }
+            bytes += group.bytes.len();
+        }
+        bytes
+    }
+
+    /// Each group's keys stand behind it, in places of one size.
+    fn fill_with_keys(&mut self, mut groups: &[u8], keys: &mut &[u8]) {
+        while let Some(group) = Group::first(groups) {
+            self.buffer.extend_from_slice(group.bytes);
+            groups = &groups[group.bytes.len()..];
+            for _ in 0..group.len() {
+                let key = keys.split_off_first().and_then(|length| keys.split_off(..usize::from(*length)));
+                let key = key.unwrap_or_default();
+                let end = self.buffer.len() + KEY_AND_LENGTH;
+                // At most 64.
+                self.buffer.push(key.len() as u8);
+                self.buffer.extend_from_slice(key);
+                self.buffer.resize(end, 0);
+            }
+        }
+    }
+
+    fn begin_page(&mut self, at: (Instant, Timestamp)) {
+        (self.number, self.began, self.start) = (self.number + 1, at, self.buffer.len());
+        self.buffer.extend_from_slice(&[0; PAGE_HEADER]);
+    }
+
+    /// Whether moments of the process that are about `now` can be told from what the page says of its own.
+    fn counts_from(&self, (now, wall): (Instant, Timestamp)) -> bool {
+        let (began, began_wall) = self.began;
+        let age = now.since(began);
+        age < PAGE_AGE && (began_wall + age).0.abs_diff(wall.0) < CLOCK_STEP
+    }
+
+    /// Makes what there is of the page a whole one.
+    fn seal(&mut self) {
+        let (taken, (now, wall)) = (self.buffer.len() - self.start, self.began);
+        self.buffer.resize(self.start + PAGE, 0);
+        let Some(page) = self.buffer.last_chunk_mut::<PAGE>() else { return };
+        page[..8].copy_from_slice(&self.number.to_le_bytes());
+        page[8..16].copy_from_slice(&wall.0.to_le_bytes());
+        page[16..20].copy_from_slice(&(now.0 as u32).to_le_bytes());
+        // At most 4096.
+        page[20..24].copy_from_slice(&(taken as u32).to_le_bytes());
+        page[SUM..SUM + 4].fill(0);
+        let sum = checksum(page);
+        page[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Writes all pages of the buffer, of which this is the first one's number.
+    fn write(&self, mut number: u64) -> io::Result<()> {
+        let mut rest = &self.buffer[..];
         while !rest.is_empty() {
             // Up to the end of the ring at once.
             let place = (number - 1) % self.pages;
@@ -324,20 +323,19 @@ pub fn read(path: &Path) -> Result<Arrivals, ArrivalsError> {
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<Arrivals> {
     let header = bytes.get(..HEADER).filter(|header| header.starts_with(MAGIC))?;
-    let sizes = [RECORD, RECORD + KEY_AND_LENGTH];
-    let record = usize::try_from(word(header, 16)).ok().filter(|size| sizes.contains(size))?;
+    let key = usize::try_from(word(header, 16)).ok().filter(|size| [0, KEY_AND_LENGTH].contains(size))?;
     let mut pages: Vec<_> = bytes[HEADER..].as_chunks().0.iter().filter(|page| is_whole(page)).collect();
     pages.sort_by_key(|page| word(*page, 0));
-    let mut arrivals: Vec<_> = pages.into_iter().flat_map(|page| arrivals_of(page, record)).collect();
+    let mut arrivals: Vec<_> = pages.into_iter().flat_map(|page| arrivals_of(page, key)).collect();
     // Each thread's were written together.
     arrivals.sort_by_key(|arrival| arrival.at);
-    Some(Arrivals { arrivals, has_keys: record > RECORD, digests: word(header, 32) })
+    Some(Arrivals { arrivals, has_keys: key > 0, digests: word(header, 32) })
 }
 
-fn header(record: usize, pages: u64, digests: u64) -> [u8; HEADER] {
+fn header(key: usize, pages: u64, digests: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..MAGIC.len()].copy_from_slice(MAGIC);
-    for (at, value) in [(16, record as u64), (24, pages), (32, digests)] {
+    for (at, value) in [(16, key as u64), (24, pages), (32, digests)] {
         header[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
     header
@@ -354,33 +352,37 @@ fn is_whole(page: &[u8; PAGE]) -> bool {
     word(page, 0) > 0 && checksum(&blank).to_le_bytes() == page[SUM..SUM + 4]
 }
 
-fn arrivals_of(page: &[u8; PAGE], record: usize) -> impl Iterator<Item = Arrival> {
+/// The arrivals of a page, in which each key takes so many bytes.
+fn arrivals_of(page: &[u8; PAGE], key: usize) -> Vec<Arrival> {
     let (wall, began) = (word(page, 8), word(page, 16) as u32);
-    let count = (word(page, 16) >> 32) as usize;
-    page[PAGE_HEADER..].chunks_exact(record).take(count).map(move |bytes| {
-        let (when, what) = (word(bytes, 16), word(bytes, 24));
+    let end = ((word(page, 16) >> 32) as usize).min(PAGE);
+    let mut rest = page.get(PAGE_HEADER..end).unwrap_or_default();
+    let mut arrivals = Vec::new();
+    while let Some(group) = Group::first(rest) {
+        let Some((keys, later)) = rest[group.bytes.len()..].split_at_checked(group.len() * key) else { break };
+        let Common { at, policy, cost } = group.common;
         // Some came before the page was begun.
-        let after = ((when >> 32) as u32).wrapping_sub(began) as i32;
-        let key = bytes.get(RECORD).map_or(&[][..], |length| &bytes[RECORD + 1..][..KEY.min(usize::from(*length))]);
-        Arrival {
-            at: Timestamp(wall.saturating_add_signed(i64::from(after))),
-            digest: Digest(u128::from(word(bytes, 0)) << 64 | u128::from(word(bytes, 8))),
-            policy: what >> (64 - (TAG_BITS - 32)) << 32 | when & u64::from(u32::MAX),
-            cost: what & MOST_COST,
-            event: Event::ALL[(what >> COST_BITS) as usize & 3],
-            key: key.into(),
-        }
-    })
+        let after = i64::from(at.wrapping_sub(began) as i32);
+        let mut keys = keys.as_chunks::<KEY_AND_LENGTH>().0.iter();
+        arrivals.extend(group.arrivals().map(|(digest, outcome)| {
+            let key = keys.next().map_or(&[][..], |place| &place[1..][..KEY.min(usize::from(place[0]))]);
+            let (at, event) = (Timestamp(wall.saturating_add_signed(after)), Event::ALL[outcome as usize]);
+            Arrival { at, digest, policy, cost, event, key: key.into() }
+        }));
+        rest = later;
+    }
+    arrivals
 }
 
-/// Tells a whole page from one of which a part is older. Each word's place counts. Four sums run beside each other, because
-/// each step of one waits for the last.
+/// Tells a whole page from one of which a part is older. Each pair of words counts by its place. Four sums run beside each other,
+/// because each step of one waits for the last.
 fn checksum(page: &[u8; PAGE]) -> u32 {
     let mut sums = [0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
-    for words in page.as_chunks::<32>().0 {
+    for words in page.as_chunks::<64>().0 {
         for (index, sum) in sums.iter_mut().enumerate() {
-            *sum = step(*sum, word(words, index * 8));
+            let [one, other] = [0, 8].map(|at| word(words, index * 16 + at));
+            *sum = step(*sum, one.wrapping_add(other.rotate_left(32)));
         }
     }
     let sum = sums.into_iter().fold(0, step);
@@ -389,9 +391,12 @@ fn checksum(page: &[u8; PAGE]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::group::Groups;
     use super::*;
 
     const BEGAN: u64 = 1_800_000_000_000_000;
+    /// Bytes of a group of one arrival.
+    const ALONE: usize = 32;
 
     fn arrival(number: u64) -> Arrival {
         let event = Event::ALL[number as usize % 4];
@@ -406,20 +411,21 @@ mod tests {
 
     /// Appends them in a process that began at [`BEGAN`] and is `age` old.
     fn append(ring: &mut Ring, age: u64, arrivals: impl IntoIterator<Item = Arrival>) {
-        let (mut records, mut keys) = (Vec::new(), Vec::new());
+        let (mut groups, mut keys) = (Groups::default(), Vec::new());
         for Arrival { at, digest, policy, cost, event, key } in arrivals {
-            records.push(Record::new(Instant(at.0 - BEGAN), digest, policy, cost, event));
+            groups.push(Common { at: (at.0 - BEGAN) as u32, policy, cost }, digest, event as u32);
             keys.push(key.len() as u8);
             keys.extend_from_slice(&key);
         }
-        ring.append(&records, &keys, (Instant(age), Timestamp(BEGAN + age))).expect("written");
+        groups.close();
+        ring.append(groups.bytes(), &keys, (Instant(age), Timestamp(BEGAN + age))).expect("written");
     }
 
     #[test]
     fn a_full_ring_keeps_the_latest_in_order_and_is_continued() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        let (of_page, pages) = (((PAGE - PAGE_HEADER) / RECORD) as u64, 4);
+        let (of_page, pages) = (((PAGE - PAGE_HEADER) / ALONE) as u64, 4);
         let bytes = (HEADER + 4 * PAGE) as u64;
         let open = || Ring::open(&path, bytes, false, 7).expect("a ring");
         let mut ring = open();
@@ -452,16 +458,35 @@ mod tests {
         assert_eq!(read.arrivals, wanted);
     }
 
+    /// What comes at once stands in groups, which are kept whole, so a page may end early.
+    #[test]
+    fn groups_of_many_are_kept_however_they_are_appended() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("arrivals");
+        let alike =
+            |number: u64| Arrival { at: Timestamp(BEGAN + number / 37), cost: number / 1_000, ..arrival(number) };
+        for with_keys in [false, true] {
+            let wanted: Vec<_> = (0..3_000)
+                .map(|number| if with_keys { alike(number) } else { Arrival { key: Box::default(), ..alike(number) } })
+                .collect();
+            for parts in [1, 7, 300, 3_000] {
+                let _ = std::fs::remove_file(&path);
+                let mut ring = Ring::open(&path, 1 << 20, with_keys, 7).expect("a ring");
+                wanted.chunks(3_000 / parts).for_each(|part| append(&mut ring, 9, part.iter().cloned()));
+                assert_eq!(read(&path).expect("arrivals").arrivals, wanted, "{parts} parts, keys: {with_keys}");
+            }
+        }
+    }
+
     #[test]
     fn all_there_is_to_tell_is_told() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
         let policy = (1 << TAG_BITS) - 1;
-        // Costs beyond any limit are alike.
-        let [most, more] = [MOST_COST, u64::MAX].map(|cost| Arrival { policy, cost, ..without_key(3) });
+        let most = Arrival { policy, cost: u64::MAX, ..without_key(3) };
         let mut ring = Ring::open(&path, 1 << 20, false, 7).expect("a ring");
-        append(&mut ring, 5, [most.clone(), more]);
-        assert_eq!(read(&path).expect("arrivals").arrivals, [most.clone(), most]);
+        append(&mut ring, 5, [most.clone(), without_key(3), most.clone()]);
+        assert_eq!(read(&path).expect("arrivals").arrivals, [most.clone(), without_key(3), most]);
     }
 
     /// A record has the low half of its microsecond alone.
@@ -477,9 +502,11 @@ mod tests {
         }
         assert_eq!(read(&path).expect("arrivals").arrivals, wanted);
         // The clock of the day is set forward by an hour.
-        let record = Record::new(Instant(12_000_000_000), Digest(1), 1, 1, Event::Admitted);
+        let mut groups = Groups::default();
+        groups.push(Common { at: 12_000_000_000_u64 as u32, policy: 1, cost: 1 }, Digest(1), 0);
+        groups.close();
         let at = Timestamp(BEGAN + 15_600_000_000);
-        ring.append(&[record], &[], (Instant(12_000_000_000), at)).expect("written");
+        ring.append(groups.bytes(), &[], (Instant(12_000_000_000), at)).expect("written");
         assert_eq!(read(&path).expect("arrivals").arrivals.last().map(|arrival| arrival.at), Some(at));
     }
 
@@ -504,7 +531,7 @@ mod tests {
     fn a_page_that_was_half_written_does_not_count() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        let of_page = (PAGE - PAGE_HEADER) / RECORD;
+        let of_page = (PAGE - PAGE_HEADER) / ALONE;
         append(&mut Ring::open(&path, 1 << 20, false, 7).expect("a ring"), 9, (0..of_page as u64 + 4).map(without_key));
         let bytes = std::fs::read(&path).expect("a file");
         let count = |bytes: &[u8]| parse(bytes).expect("arrivals").arrivals.len();
