@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::metrics::get;
@@ -86,6 +86,15 @@ fn top_tells_of_rates_and_of_the_keys_that_are_hot() {
     assert!(text.contains("greedy") && !text.contains("busy"), "{text}");
     let live = rationd(&daemon, &["top"]);
     assert_eq!(live.status.code(), Some(2), "a pipe is no terminal: {live:?}");
+}
+
+/// To ask takes threads, whose end wakes who waits for them, and who waits next.
+#[test]
+fn top_waits_for_the_interval_that_its_rates_are_of() {
+    let daemon = Daemon::start(POLICIES);
+    let begun = Instant::now();
+    rationd(&daemon, &["top", "--once", "--interval", "2"]);
+    assert!(begun.elapsed() >= Duration::from_secs(2), "it took {:?}", begun.elapsed());
 }
 
 #[test]
