@@ -107,9 +107,8 @@ impl Recording {
         Self { lists: std::array::from_fn(|_| Mutex::default()), homes: AtomicUsize::new(0), with_keys }
     }
 
-    /// Adds an arrival to a list, which must be [handed over](Self::hand_over). Apart from whoever decides, who has little to do where
-    /// nothing is recorded.
-    #[inline(never)]
+    /// Adds an arrival to a list, which must be [handed over](Self::hand_over).
+    #[inline]
     pub fn add(&self, arrived: &mut Arrived, at: Instant, subject: &Subject<'_>, cost: u64, event: Event) {
         // The low half is enough: see `file.rs`.
         let at = at.0 as u32;
