@@ -43,8 +43,9 @@
 -- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id (0 = remember nothing), a, b, c ... (the script says what
 --          they are), from 3 on the limits: kind (its letter), count, period, burst, x, y, z (gcra with count and
 --          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
---          the formats of struct.unpack are in the lines before this file. For several keys: 1 node, 2 the limit, and from 3
---          on what stands in 2 otherwise, in the order of KEYS
+--          the formats of struct.unpack are in the lines before this file. For several keys: 1 node, 2 the limit
+--          without x, y and z, and from 3 on what stands in 2 otherwise and x, y and z, which may be missing if they are 0, in the
+--          order of KEYS
 -- Reply    granted, marks, epoch, now, then used, prev, at of each limit: seven integers for one limit, because Redis takes as
 --          long for each of them as Lua takes to put five together. The marks are 1 (executed before), 2 (the node's last
 --          id was higher: nothing was done) or 3 (it came outside of its time: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes.
@@ -94,8 +95,15 @@ local has_gcra = false
 --<one
 local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
 local limit_whole, limit_part, limit_depth, limit_coming
+--<alone
 if #limit_text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
 limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, limit_text)
+--<many
+-- What x, y and z are each key says for itself, behind its numbers, unless all of them are 0.
+local OWN, OWN_BYTES = '<I7I7I7', 21
+if #limit_text ~= LIMIT_BYTES - OWN_BYTES then return redis.error_reply(WRONG) end
+limit_kind, limit_count, limit_period, limit_burst = numbers_of('<c1I7I7I7', limit_text)
+limit_x, limit_y, limit_z = 0, 0, 0
 -->
 
 -- a * b / c for b <= c: rounded up if c - 1 is added, and down if nothing is. Products that are not exact take long
@@ -186,9 +194,15 @@ local clock = 0
 local function lend(place)
 local hash, head = keys[place], argv[place + 2]
 -- Of its own a variable is reached more quickly than around it.
-local limit_kind, limit_count, limit_period, limit_burst, limit_x = limit_kind, limit_count, limit_period, limit_burst, limit_x
+local limit_kind, limit_count, limit_period, limit_burst = limit_kind, limit_count, limit_period, limit_burst
 local limit_whole, limit_part, limit_depth, limit_coming = limit_whole, limit_part, limit_depth, limit_coming
-if #head ~= HEAD_BYTES then return redis.error_reply(WRONG) end
+local limit_x, limit_y, limit_z = 0, 0, 0
+if #head == HEAD_BYTES + OWN_BYTES then
+  limit_x, limit_y, limit_z = numbers_of(OWN, head, HEAD_BYTES + 1)
+  if limit_x > EXACT or limit_y > EXACT or limit_z > EXACT then return redis.error_reply(WRONG) end
+elseif #head ~= HEAD_BYTES then
+  return redis.error_reply(WRONG)
+end
 --<one
 local limit_used, limit_prev, limit_at, limit_stored
 -->

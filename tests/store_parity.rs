@@ -165,6 +165,14 @@ fn keys_that_are_asked_for_at_once_are_answered_as_one_by_one() {
                 id: call.id + n * ids,
                 ..call.clone()
             });
+            // Some of them say what they know, and others know nothing.
+            let calls = calls.map(|call| match call.op {
+                Op::Acquire(ask) if random.percent(40) => {
+                    let op = Op::Acquire(Acquire { known: Default::default(), ages: JUST_NOW, ..ask });
+                    Call { op, ..call }
+                }
+                _ => call,
+            });
             let calls: Vec<_> = calls.collect();
             let now = Some(shaper.now);
             let asked = |prefix| Asked { prefix, node, now };

@@ -393,6 +393,16 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
 }
 
+/// Bytes of a limit's argument that say what the limit is. What stands behind them is of the call.
+pub const OF_LIMIT: usize = 1 + 3 * WIDTH;
+
+/// What an argument says of its call beside what the limit is: nothing, where all of that is 0.
+#[must_use]
+pub fn of_call(limit: &[u8]) -> &[u8] {
+    let of_call = limit.get(OF_LIMIT..).unwrap_or_default();
+    if of_call.iter().all(|byte| *byte == 0) { &[] } else { of_call }
+}
+
 /// Integers of an answer about one key to [`Script::of_many`].
 const TOLD: usize = HEAD + 3;
 

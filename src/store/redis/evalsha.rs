@@ -79,9 +79,10 @@ pub fn command_of_many(caller: &Caller<'_>, calls: &[Call]) -> Option<Cmd> {
     let mut command = redis::cmd("EVALSHA");
     command.arg(sha(script)).arg(calls.len());
     calls.iter().for_each(|call| _ = command.arg(script::key(caller.prefix, call.digest)));
-    command.arg(&node[..]).arg(&limit[..]);
-    said.iter().for_each(|[_, head, _]| _ = command.arg(&head[..]));
-    said.iter().all(|[_, _, other]| other == limit).then_some(command)
+    let shared = &limit[..script::OF_LIMIT];
+    command.arg(&node[..]).arg(shared);
+    said.iter().for_each(|[_, head, limit]| _ = command.arg([head, script::of_call(limit)].concat()));
+    said.iter().all(|[_, _, limit]| limit.starts_with(shared)).then_some(command)
 }
 
 /// Writes the command of one call as bytes, without building a `Cmd`.

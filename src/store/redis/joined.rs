@@ -29,10 +29,14 @@ pub(crate) struct Joined {
     /// The script for all of them.
     together: Option<&'static Script>,
     node: Vec<u8>,
+    /// The arguments of the first of them: what it says for itself, and of its limit.
+    head: Vec<u8>,
     limit: Vec<u8>,
-    /// Key after key, and what each call says beside its limit, as they are sent.
+    /// Key after key, and what each call says for itself, as they are sent.
     keys: Vec<u8>,
     heads: Vec<u8>,
+    /// What a call that is added says for itself.
+    own: Vec<u8>,
 }
 
 impl Joined {
@@ -44,25 +48,29 @@ impl Joined {
     /// Adds a call; false where it is none of these, or there are enough of them.
     pub(super) fn add(&mut self, caller: &Caller<'_>, call: &Call) -> bool {
         let Some(together) = Script::of_many(call).filter(|_| self.count < MOST) else { return false };
-        let (heads_before, mut place, mut fits) = (self.heads.len(), 0, true);
-        let Self { count, node, limit, heads, .. } = self;
+        let (mut place, mut fits) = (0, true);
+        let Self { count, node, head, limit, own, .. } = self;
         script::arguments(caller, call, &mut |argument| {
+            let (first, shared) = match place {
+                0 => (&mut *node, argument.len()),
+                1 => (&mut *head, 0),
+                _ => (&mut *limit, script::OF_LIMIT),
+            };
+            if *count == 0 {
+                first.extend_from_slice(argument);
+            }
+            fits &= first.get(..shared) == argument.get(..shared);
             match place {
-                1 => evalsha::bulk(heads, argument),
-                _ => {
-                    let shared = if place == 0 { &mut *node } else { &mut *limit };
-                    if *count == 0 {
-                        shared.extend_from_slice(argument);
-                    }
-                    fits &= shared == argument;
-                }
+                0 => own.clear(),
+                1 => own.extend_from_slice(argument),
+                _ => own.extend_from_slice(script::of_call(argument)),
             }
             place += 1;
         });
         if !fits {
-            self.heads.truncate(heads_before);
             return false;
         }
+        evalsha::bulk(&mut self.heads, &self.own);
         evalsha::bulk_key(&mut self.keys, caller.prefix, call.digest);
         (self.alone, self.together) = (Some(Script::of(call)), Some(together));
         self.count += 1;
@@ -75,21 +83,20 @@ impl Joined {
             (1, Some(script), _) => {
                 evalsha::begin(line, script, 1, 3);
                 line.extend_from_slice(&self.keys);
-                evalsha::bulk(line, &self.node);
-                line.extend_from_slice(&self.heads);
-                evalsha::bulk(line, &self.limit);
+                [&self.node, &self.head, &self.limit].into_iter().for_each(|argument| evalsha::bulk(line, argument));
             }
             (2.., _, Some(script)) => {
                 evalsha::begin(line, script, self.count, self.count + 2);
                 line.extend_from_slice(&self.keys);
                 evalsha::bulk(line, &self.node);
-                evalsha::bulk(line, &self.limit);
+                evalsha::bulk(line, self.limit.get(..script::OF_LIMIT).unwrap_or_default());
                 line.extend_from_slice(&self.heads);
             }
             _ => return,
         }
         self.count = 0;
-        [&mut self.node, &mut self.limit, &mut self.keys, &mut self.heads].into_iter().for_each(Vec::clear);
+        let Self { node, head, limit, keys, heads, .. } = self;
+        [node, head, limit, keys, heads].into_iter().for_each(Vec::clear);
     }
 }
 
@@ -203,10 +210,14 @@ mod tests {
             known[0].used = 3;
             Op::Acquire(Acquire { known, ages: [Micros(7); crate::core::limit::MAX_LIMITS], ..ask })
         };
+        let mut joined = Joined::default();
+        let calls = [first.clone(), call(2, "10/1s fixed", older)];
+        assert!(calls.iter().all(|call| joined.add(&CALLER, call)), "what it says of itself is its own");
+        let command = evalsha::command_of_many(&CALLER, &calls).expect("they are of one kind");
+        assert_eq!(written(&mut joined), command.get_packed_command());
         let mut others = vec![
             call(2, "11/1s fixed", acquire(1)),
             call(2, "10/1s sliding", acquire(1)),
-            call(2, "10/1s fixed", older),
             call(2, "10/1s fixed", Op::Peek),
             call(2, "10/1s fixed", Op::Reset),
         ];

@@ -20,6 +20,9 @@ const MOST: usize = 100_000;
 const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
                     maxmemory_policy:noeviction\r\n";
 
+/// Bytes of the numbers of an acquire: the time, its id and seven of its own.
+const HEAD: usize = 9 * WIDTH;
+
 const REFUSED: &[u8] = b"-ERR this server runs rationd's scripts only\r\n";
 
 const FULL: &[u8] = b"-OOM the twin holds as many keys as it may\r\n";
@@ -73,7 +76,10 @@ impl Twin {
         let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
         let mut told = Vec::new();
         for (key, head) in keys.iter().zip(heads) {
-            let (node, call) = read(script::many().name, key, &[node, head, limit])?;
+            // What it says for itself of its limit stands behind its numbers, unless that is nothing.
+            let (head, own) = head.split_at_checked(HEAD)?;
+            let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
+            let (node, call) = read(script::many().name, key, &[node, head, &[limit, own].concat()])?;
             let grant = self.counters.call(now, &node, &call);
             let bytes = |number: u64| number.to_le_bytes().into_iter().take(WIDTH);
             told.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
