@@ -3,7 +3,8 @@
 //! A redis-server of its own runs each script of `lua/` on keys that are new and on keys that it knows, and a plain
 //! GCRA check as many applications run it. All take turns, round after round, so that what disturbs the machine
 //! disturbs all; medians of what Redis itself counts for EVALSHA are compared. The bytes are those of
-//! `MEMORY USAGE` for one key that one node has leased of.
+//! `MEMORY USAGE` for one key that one node has leased of. Where several keys can be asked for at once, a row says what each of
+//! sixteen takes.
 
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ use process::{await_condition, redis_server};
 
 const ROUNDS: usize = 9;
 const KEYS: u64 = 2_000;
+/// Keys of one call, as a busy node asks for them.
+const AT_ONCE: u64 = 16;
 /// A node's name as applications have it.
 const NODE: &str = "host-17.example:7946";
 /// Ids are microseconds since 1970, or more.
@@ -105,6 +108,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     bytes.push((said.clone(), redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut redis)?));
                 }
             }
+            let mut at_once = |first: u64| {
+                let calls: Vec<_> = (first * AT_ONCE..(first + 1) * AT_ONCE)
+                    .zip(&mut ids)
+                    .map(|(key, id)| {
+                        let digest = Digest(1 << 64 | u128::from(key));
+                        Call { id, digest, rule: rule.clone(), op: claimed(acquire(0), &rule), sent_at: Instant(0) }
+                    })
+                    .collect();
+                evalsha::command_of_many(&caller, &calls)
+            };
+            if at_once(0).is_some() {
+                let taken = measure_some(&mut redis, 1..KEYS / AT_ONCE, 100 / AT_ONCE, |first| {
+                    at_once(first).expect("as the first")
+                })?;
+                note(format!("acquire, each of {AT_ONCE} new keys at once, {said}"), taken / AT_ONCE as f64);
+            }
         }
     }
     let reference = median(&rows[1].taken);
@@ -159,12 +178,23 @@ fn give_back(epoch: u64) -> Op {
 }
 
 /// Microseconds that Redis counts for one EVALSHA, when each key is asked for once.
-fn measure(redis: &mut Connection, mut command: impl FnMut(u64) -> Cmd) -> redis::RedisResult<f64> {
+fn measure(redis: &mut Connection, command: impl FnMut(u64) -> Cmd) -> redis::RedisResult<f64> {
+    measure_some(redis, 0..KEYS, 100, command)
+}
+
+/// The same of as many commands as `places` has, so many in one go: what takes Redis long in one go is what other processes
+/// interrupt, and Redis counts that, too.
+fn measure_some(
+    redis: &mut Connection,
+    places: std::ops::Range<u64>,
+    in_one_go: u64,
+    mut command: impl FnMut(u64) -> Cmd,
+) -> redis::RedisResult<f64> {
     redis::cmd("CONFIG").arg("RESETSTAT").exec(redis)?;
-    for first in (0..KEYS).step_by(100) {
+    for first in places.clone().step_by(in_one_go as usize) {
         let mut pipeline = Pipeline::new();
-        for key in first..first + 100 {
-            pipeline.add_command(command(key));
+        for place in first..places.end.min(first + in_one_go) {
+            pipeline.add_command(command(place));
         }
         pipeline.query::<Vec<Value>>(redis)?;
     }

@@ -334,7 +334,7 @@ else
   end
   if ahead_of ~= 0 then
     local next_is_known = first.at == ahead_of and first.at % first.period == 0
-    if #argv > 3 or first.kind ~= 'f' or not next_is_known then
+    if words > 3 or first.kind ~= 'f' or not next_is_known then
       tokens = 0
     else
       -- Two fifths are kept for who asks in that window.

@@ -11,13 +11,16 @@
 --
 -- For the same reason src/store/script.rs makes five scripts of each of these files, by the rules of `written` there. Four are
 -- for policies of one limit, which most are: in those a limit's fields are local variables. The fifth is for several
--- limits, whose fields are in tables. A line that is one of these heads says which scripts have the lines below it, up to
--- the next head or arrow:
+-- limits, whose fields are in tables. Of acquire there is a sixth, which lends of several keys in one call: to begin a script,
+-- to ask for the time, to read the limit and to answer in numbers takes a third of an acquire, and it does that once. A line
+-- that is one of these heads says which scripts have the lines below it, up to the next head or arrow:
 --   --<several   that for several limits
---   --<one       the four for one limit
---   --<plain     of those the one where nothing is set aside for nodes that may lose the store
+--   --<one       those for one limit
+--   --<plain     of those the two where nothing is set aside for nodes that may lose the store: --<single for one key, and
+--                --<many for several. What the latter does for each key is a function, which begins after the limit is read
 --   --<aside     the other three: --<entitled for a window (entitled.lua), and of those --<fixed and --<sliding for either kind;
 --                --<bucket for a bucket (silent.lua)
+--   --<alone     those for one limit and one key
 -- Below any other head stands a block, up to its arrow, which is put wherever a line --= names it.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
@@ -40,10 +43,14 @@
 -- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id (0 = remember nothing), a, b, c ... (the script says what
 --          they are), from 3 on the limits: kind (its letter), count, period, burst, x, y, z (gcra with count and
 --          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
---          the formats of struct.unpack are in the lines before this file
+--          the formats of struct.unpack are in the lines before this file. For several keys: 1 node, 2 the limit
+--          without x, y and z, and from 3 on what stands in 2 otherwise and x, y and z, which may be missing if they are 0, in the
+--          order of KEYS
 -- Reply    granted, marks, epoch, now, then used, prev, at of each limit: seven integers for one limit, because Redis takes as
 --          long for each of them as Lua takes to put five together. The marks are 1 (executed before), 2 (the node's last
---          id was higher: nothing was done) or 3 (it came outside of its time: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes
+--          id was higher: nothing was done) or 3 (it came outside of its time: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes.
+--          Of several keys the same integers as text, of seven bytes each, one key after another; or, if a key had an error, an array of
+--          such texts and of errors
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
 local call, pack, numbers_of, match, format = redis.call, struct.pack, struct.unpack, string.match, string.format
@@ -70,20 +77,33 @@ local SHORT, SHORT_BYTES = '<I7I2I4', 13
 -- gives the place at which it ended, which stands in the first of those that a script does not have.
 
 local argv = ARGV
-local hash, node, head = KEYS[1], argv[1], argv[2]
+local words = #argv
 --<several
-if not head or #head ~= HEAD_BYTES or #node > 255 or #argv < 3 or #argv > 10 then return redis.error_reply(WRONG) end
---<one
-if #argv ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
+local hash, node, head = KEYS[1], argv[1], argv[2]
+if not head or #head ~= HEAD_BYTES or #node > 255 or words < 3 or words > 10 then return redis.error_reply(WRONG) end
+--<alone
+local hash, node, head, limit_text = KEYS[1], argv[1], argv[2], argv[3]
+if words ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
+--<many
+-- The keys of one call: what they share stands before what each says, and is read once.
+local keys, node, limit_text = KEYS, argv[1], argv[2]
+if words ~= #keys + 2 or words < 3 or #node > 255 then return redis.error_reply(WRONG) end
+-- What each of them would say alone.
+words = 3
 -->
-local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
-if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local has_gcra = false
 --<one
 local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
-local limit_used, limit_prev, limit_at, limit_stored, limit_whole, limit_part, limit_depth, limit_coming
-if #argv[3] ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
-limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, argv[3])
+local limit_whole, limit_part, limit_depth, limit_coming
+--<alone
+if #limit_text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
+limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, limit_text)
+--<many
+-- What x, y and z are each key says for itself, behind its numbers, unless all of them are 0.
+local OWN, OWN_BYTES = '<I7I7I7', 21
+if #limit_text ~= LIMIT_BYTES - OWN_BYTES then return redis.error_reply(WRONG) end
+limit_kind, limit_count, limit_period, limit_burst = numbers_of('<c1I7I7I7', limit_text)
+limit_x, limit_y, limit_z = 0, 0, 0
 -->
 
 -- a * b / c for b <= c: rounded up if c - 1 is added, and down if nothing is. Products that are not exact take long
@@ -124,7 +144,7 @@ end
 
 --<several
 local limits = {}
-for i = 1, #argv - 2 do
+for i = 1, words - 2 do
   local text = argv[i + 2]
   if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
   -- No more fields than sixteen, with those of a bucket: a table that has more grows.
@@ -168,9 +188,35 @@ end
 --<several
 local first = limits[1]
 -->
+--<many
+-- All keys are asked for at the same moment.
+local clock = 0
+local function lend(place)
+local hash, head = keys[place], argv[place + 2]
+-- Of its own a variable is reached more quickly than around it.
+local limit_kind, limit_count, limit_period, limit_burst = limit_kind, limit_count, limit_period, limit_burst
+local limit_whole, limit_part, limit_depth, limit_coming = limit_whole, limit_part, limit_depth, limit_coming
+local limit_x, limit_y, limit_z = 0, 0, 0
+if #head == HEAD_BYTES + OWN_BYTES then
+  limit_x, limit_y, limit_z = numbers_of(OWN, head, HEAD_BYTES + 1)
+  if limit_x > EXACT or limit_y > EXACT or limit_z > EXACT then return redis.error_reply(WRONG) end
+elseif #head ~= HEAD_BYTES then
+  return redis.error_reply(WRONG)
+end
+--<one
+local limit_used, limit_prev, limit_at, limit_stored
+-->
+local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
+if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
+--<many
+if now == 0 then now = clock end
+-->
 if now == 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
+--<many
+  clock = now
+-->
 end
 
 -- Reads the hash. Malformed values are treated as missing, and listed in `bad`.

@@ -612,7 +612,8 @@ impl World {
         }
         let mut shown = String::from("embedded");
         if let Some((cloud, _)) = &self.cloud {
-            shown = format!("{} masters, {} calls", cloud.masters(), cloud.calls());
+            shown =
+                format!("{} masters, {} calls, {} of them with others", cloud.masters(), cloud.calls(), cloud.joined());
             self.running[0] = Some(self.start(0));
             // What a daemon could not give back, because its connections broke, is free by then.
             sleep(Duration::from_secs(11)).await;

@@ -13,7 +13,7 @@ use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller as Asked};
-use redis::{Pipeline, Value};
+use redis::{Connection, Pipeline, Value};
 use support::calls::{Caller, Random};
 use support::redis_server::RedisServer;
 
@@ -116,6 +116,152 @@ fn memory_store_and_scripts_answer_alike() {
     println!("{calls} calls answered alike: {granted} lent tokens, {credited} credited some, {replayed} were replays");
     // The calls must not have missed what they are made for.
     assert!(granted > calls / 5 && replayed > calls / 20 && credited > calls / 20);
+}
+
+/// Fields of a key and their values, in order.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What Redis has of a key, and how long that lives.
+fn state(connection: &mut Connection, key: &str) -> (Fields, i64) {
+    // What is no hash is none until something is written.
+    let mut fields: Fields = redis::cmd("HGETALL").arg(key).query(connection).unwrap_or_default();
+    fields.sort();
+    (fields, redis::cmd("PTTL").arg(key).query(connection).expect("a time"))
+}
+
+#[test]
+fn keys_that_are_asked_for_at_once_are_answered_as_one_by_one() {
+    const KEYS: u64 = 8;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (mut random, mut joined, mut granted, mut replayed) = (Random(SEED), 0, 0, 0);
+    while joined < 4_000 {
+        let batch = random.next();
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("it is empty");
+        // Eight keys, each with a past of its own under one of the same policies, and each under two prefixes.
+        let mut shaper = Caller::new(&mut random);
+        let digests: Vec<_> = (0..KEYS).map(|key| Digest(u128::from(batch) << 64 | u128::from(key))).collect();
+        for _ in 0..12 {
+            // A call in turn, or damage; and then one that all of them are asked at once.
+            for digest in &digests {
+                let (node, call) = shaper.next(&mut random, None);
+                let call = Call { digest: *digest, ..call };
+                let damage = random.percent(3);
+                for prefix in ["alone", "joined"] {
+                    let key = script::key(prefix, *digest);
+                    if damage {
+                        redis::cmd("SET").arg(&key).arg("no hash").exec(&mut connection).expect("it is set");
+                    } else {
+                        let asked = Asked { prefix, node, now: Some(shaper.now) };
+                        evalsha::command(&asked, &call, false).query::<Value>(&mut connection).expect("an answer");
+                    }
+                }
+            }
+            let (node, call) = shaper.next(&mut random, None);
+            let ids = random.below(3);
+            let calls = digests.iter().zip(0..).map(|(digest, n)| Call {
+                digest: *digest,
+                id: call.id + n * ids,
+                ..call.clone()
+            });
+            // Some of them say what they know, and others know nothing.
+            let calls = calls.map(|call| match call.op {
+                Op::Acquire(ask) if random.percent(40) => {
+                    let op = Op::Acquire(Acquire { known: Default::default(), ages: JUST_NOW, ..ask });
+                    Call { op, ..call }
+                }
+                _ => call,
+            });
+            let calls: Vec<_> = calls.collect();
+            let now = Some(shaper.now);
+            let asked = |prefix| Asked { prefix, node, now };
+            let Some(at_once) = evalsha::command_of_many(&asked("joined"), &calls) else { continue };
+            let told: Vec<u8> = at_once.query(&mut connection).expect("an answer");
+            for (place, call) in calls.iter().enumerate() {
+                let alone: Value =
+                    evalsha::command(&asked("alone"), call, false).query(&mut connection).expect("an answer");
+                let alone = evalsha::grant(call, &alone).expect("a grant");
+                let told = script::told(&told, calls.len(), place).expect("seven numbers for each key");
+                let told = script::grant(call, &told).expect("a grant");
+                assert_eq!(told, alone, "batch {batch:#x}, key {place}: {call:?}");
+                let [there, here] =
+                    ["alone", "joined"].map(|prefix| state(&mut connection, &script::key(prefix, call.digest)));
+                assert_eq!(there.0, here.0, "batch {batch:#x}, key {place}: {call:?}");
+                assert!((there.1 - here.1).abs() < 2_000, "{} and {} ms to live: {call:?}", there.1, here.1);
+                granted += u64::from(alone.granted > 0);
+                replayed += u64::from(alone.replayed || alone.outdated);
+                shaper.answered(node, call.clone(), alone);
+            }
+            joined += KEYS;
+        }
+    }
+    assert!(granted > joined / 5 && replayed > joined / 20, "{granted} lent tokens, {replayed} were replays");
+}
+
+#[test]
+fn an_error_is_of_its_key_alone() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let rule = Arc::new(Rule::of("p", &[Limit::parse("5/1h fixed").expect("a limit")]));
+    let ask = Acquire {
+        need: 1,
+        want: 1,
+        least: 1,
+        window: Window::Current,
+        epoch: 0,
+        held: 0,
+        ages: JUST_NOW,
+        known: [Known::default(); MAX_LIMITS],
+        until: None,
+        claim: None,
+    };
+    let calls: Vec<_> = (0..3)
+        .map(|n| Call {
+            id: 10 + n,
+            digest: Digest(n.into()),
+            rule: rule.clone(),
+            op: Op::Acquire(ask),
+            sent_at: Instant(0),
+        })
+        .collect();
+    let asked = Asked { prefix: "joined", node: "a", now: None };
+    let command = evalsha::command_of_many(&asked, &calls).expect("they are of one kind");
+    // The second head is cut short.
+    let mut words: Vec<Vec<u8>> = command
+        .args_iter()
+        .map(|word| match word {
+            redis::Arg::Simple(word) => word.to_vec(),
+            redis::Arg::Cursor => Vec::new(),
+            _ => unreachable!("no other words"),
+        })
+        .collect();
+    let last = words.len() - 1;
+    words[last - 1].pop();
+    let mut wrong = redis::Cmd::new();
+    words.iter().for_each(|word| _ = wrong.arg(&word[..]));
+    let mut pipe = redis::pipe();
+    pipe.add_command(wrong).ignore_errors();
+    let replies: Vec<Value> = pipe.query(&mut connection).expect("an answer");
+    let Some(Value::Array(each)) = replies.first() else { panic!("{replies:?}") };
+    assert!(matches!(&each[..], [Value::BulkString(_), Value::ServerError(_), Value::BulkString(_)]), "{each:?}");
+    for (call, reply) in calls.iter().zip(each) {
+        let used = state(&mut connection, &script::key("joined", call.digest)).0.len();
+        match reply {
+            Value::BulkString(told) => {
+                let told = script::told_alone(told).expect("seven numbers");
+                assert_eq!((script::grant(call, &told).expect("a grant").granted, used), (1, 4));
+            }
+            _ => assert_eq!(used, 0, "nothing was done"),
+        }
+    }
+    // Nothing at all is done where the words are not as many as they say.
+    words.pop();
+    let mut short = redis::Cmd::new();
+    words.iter().for_each(|word| _ = short.arg(&word[..]));
+    let error = short.query::<Value>(&mut connection).expect_err("one is missing");
+    assert!(error.to_string().contains("wrong arguments"), "{error}");
 }
 
 #[test]

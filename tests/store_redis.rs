@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 use crate::support::{behaviour, load, poll, server, store_suite};
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rationd::clock::Clock;
@@ -157,6 +159,90 @@ fn missing_script_is_sent_once() {
         assert_eq!(bench.acquire(b"k", id).expect("a grant").granted, 1);
     }
     assert_eq!((bench.used(b"k"), bench.store.snapshot().noscript), (6, 4), "three acquires and the peek");
+}
+
+/// Keys that are asked for in one go.
+const AT_ONCE: u8 = 40;
+
+/// What each of some keys is answered when all of them are asked for in one go.
+fn acquire_all(bench: &Bench, id: u64) -> Vec<Result<Grant, StoreError>> {
+    let calls: Vec<_> = (0..AT_ONCE)
+        .map(|key| acquire_one(&bench.clock, &endless(), Digest::of("load", &[key]), id + u64::from(key)))
+        .collect();
+    let mut asked: Vec<_> = calls.iter().map(|call| Box::pin(bench.store.call(call))).collect();
+    let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+    bench.runtime.block_on(poll_fn(|cx| {
+        for (answer, asked) in answers.iter_mut().zip(&mut asked).filter(|(answer, _)| answer.is_none()) {
+            if let Poll::Ready(said) = asked.as_mut().poll(cx) {
+                *answer = Some(said);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    answers.into_iter().flatten().collect()
+}
+
+/// Script calls that a server has counted.
+fn scripts_run(server: &Server) -> u64 {
+    let counted = server.info("commandstats", "cmdstat_evalsha").unwrap_or_default();
+    let calls = counted.split(',').find_map(|part| part.strip_prefix("calls="));
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+#[test]
+fn calls_of_one_moment_are_one_command_and_each_has_its_answer() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    let mut rounds = 0;
+    let mut ask = |why: &str, fewer: bool| {
+        wait_until(why, 10, || {
+            let before = scripts_run(&server);
+            let answers = acquire_all(&bench, 1_000 * (rounds + 1));
+            rounds += 1;
+            for (key, answer) in answers.iter().enumerate() {
+                let grant = answer.as_ref().unwrap_or_else(|error| panic!("{why}: key {key}: {error:?}"));
+                assert_eq!((grant.granted, grant.counters[0].used), (1, rounds), "{why}: key {key}");
+            }
+            (scripts_run(&server) - before < u64::from(AT_ONCE)) == fewer
+        });
+    };
+    ask("calls that leave at once are fewer commands", true);
+    // Nothing is lost with the scripts, and from then on each call leaves alone.
+    server.ask("SCRIPT FLUSH SYNC").expect("SCRIPT FLUSH");
+    ask("calls leave alone", false);
+    ask("and do so later", false);
+}
+
+#[test]
+fn keys_of_a_cluster_are_asked_for_one_by_one() {
+    let server = Server::start(|_, _| vec!["--cluster-enabled".into(), "yes".into()]);
+    server.ask("CLUSTER ADDSLOTSRANGE 0 16383").expect("ADDSLOTSRANGE");
+    wait_until("the cluster is whole", 10, || server.text("CLUSTER INFO").contains("cluster_state:ok"));
+    // Also where the URL says that it is a single server.
+    for (round, url) in [server.url(), server.url().replace("redis:", "redis-cluster:")].iter().enumerate() {
+        let bench = Bench::connected(&options(url));
+        let answers = acquire_all(&bench, 1_000 * (round as u64 + 1));
+        assert!(
+            answers.iter().all(|answer| answer.as_ref().is_ok_and(|grant| grant.granted == 1)),
+            "{url}: {answers:?}"
+        );
+        assert_eq!(bench.store.snapshot().calls_that_ended(CallOutcome::Ok), u64::from(AT_ONCE), "{url}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_serve_refuses_all_keys_of_a_command() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    server.ask("CONFIG SET maxmemory 1").expect("CONFIG SET");
+    for answer in acquire_all(&bench, 1_000) {
+        assert!(matches!(answer, Err(StoreError::Away { .. })), "nothing of it was done: {answer:?}");
+    }
+    server.ask("CONFIG SET maxmemory 0").expect("CONFIG SET");
+    wait_until("it is found again", 10, || bench.acquire(b"another", 1).is_ok());
+    for answer in acquire_all(&bench, 2_000) {
+        assert_eq!(answer.expect("a grant").counters[0].used, 1);
+    }
 }
 
 #[test]

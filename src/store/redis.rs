@@ -18,6 +18,7 @@ mod frame;
 mod gate;
 mod health;
 mod heart;
+mod joined;
 mod link;
 mod master;
 mod monitor;

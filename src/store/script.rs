@@ -57,6 +57,8 @@ enum Form {
     Sliding,
     /// One bucket of which it is so.
     Bucket,
+    /// One limit, of which nothing is set aside, and several keys.
+    Many,
     Several,
 }
 
@@ -95,13 +97,15 @@ static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
 static SLIDING: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Sliding));
 static BUCKET: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Bucket));
 static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
+static OF_MANY: LazyLock<Script> = LazyLock::new(|| one_of(&SOURCES[0], Form::Many));
 
 fn each(form: Form) -> [Script; 5] {
-    std::array::from_fn(|place| {
-        let source = &SOURCES[place];
-        // Made once, and there for as long as the process.
-        Script { name: source.name_in(form), text: Box::leak(written(source.text, form).into_boxed_str()) }
-    })
+    std::array::from_fn(|place| one_of(&SOURCES[place], form))
+}
+
+fn one_of(source: &Source, form: Form) -> Script {
+    // Made once, and there for as long as the process.
+    Script { name: source.name_in(form), text: Box::leak(written(source.text, form).into_boxed_str()) }
 }
 
 impl Source {
@@ -111,6 +115,7 @@ impl Source {
             Form::Entitled => self.name_entitled,
             Form::Sliding => self.name_sliding,
             Form::Bucket => self.name_bucket,
+            Form::Many => "acquire of many",
             Form::Several => self.name,
         }
     }
@@ -118,7 +123,7 @@ impl Source {
 
 /// The text for one limit or for several.
 ///
-/// What stands between `--<one`, `--<several` and `-->` is of one of them. Of a limit the files speak as of a table in a
+/// What stands between `--<one`, `--<several` and `-->` is of one of them (`lua/lib.lua` has all such heads). Of a limit the files speak as of a table in a
 /// loop; where there is but one, its fields are local variables, which the interpreter reaches five times as quickly,
 /// and no loop is needed. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
 /// `--=NAME VALUES` behind it: a function would be made anew in every call, with a cell for each variable that it uses.
@@ -126,8 +131,11 @@ fn written(source: &str, form: Form) -> String {
     let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
     for line in source.lines() {
         match line.trim_start() {
-            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket]),
-            "--<plain" => part = Part::Of(&[Form::One]),
+            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket, Form::Many]),
+            "--<alone" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket]),
+            "--<plain" => part = Part::Of(&[Form::One, Form::Many]),
+            "--<single" => part = Part::Of(&[Form::One]),
+            "--<many" => part = Part::Of(&[Form::Many]),
             "--<aside" => part = Part::Of(&[Form::Entitled, Form::Sliding, Form::Bucket]),
             "--<entitled" => part = Part::Of(&[Form::Entitled, Form::Sliding]),
             "--<fixed" => part = Part::Of(&[Form::Entitled]),
@@ -199,15 +207,22 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
 
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 26] {
+pub fn all() -> [&'static Script; 27] {
     std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
         10..15 => &ENTITLED[place - 10],
         15..20 => &BUCKET[place - 15],
         20..25 => &SLIDING[place - 20],
+        25 => &OF_MANY,
         _ => &OCCUPY,
     })
+}
+
+/// The script that [`Script::of_many`] gives.
+#[must_use]
+pub fn many() -> &'static Script {
+    &OF_MANY
 }
 
 /// What the files say of each script. Slots have one that is taken as it is.
@@ -226,6 +241,9 @@ pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
             [Form::One, Form::Entitled, Form::Sliding, Form::Bucket, Form::Several]
                 .map(|form| (source.name_in(form), written(&text, form))),
         );
+        if source.name == SOURCES[0].name {
+            texts.push((OF_MANY.name, written(&text, Form::Many)));
+        }
     }
     texts
 }
@@ -288,6 +306,13 @@ impl Script {
             Op::Reset => &scripts[4],
             Op::Occupy(_) => &OCCUPY,
         }
+    }
+
+    /// The script that takes several calls of this kind at once, about keys that one server has; `None`: it goes alone.
+    #[must_use]
+    pub fn of_many(call: &Call) -> Option<&'static Self> {
+        let is_plain = call.rule.limits.len() == 1 && !call.sets_aside();
+        (is_plain && matches!(call.op, Op::Acquire(_))).then(many)
     }
 }
 
@@ -366,6 +391,39 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         }
         words.push(push);
     }
+}
+
+/// Bytes of a limit's argument that say what the limit is. What stands behind them is of the call.
+pub const OF_LIMIT: usize = 1 + 3 * WIDTH;
+
+/// What an argument says of its call beside what the limit is: nothing, where all of that is 0.
+#[must_use]
+pub fn of_call(limit: &[u8]) -> &[u8] {
+    let of_call = limit.get(OF_LIMIT..).unwrap_or_default();
+    if of_call.iter().all(|byte| *byte == 0) { &[] } else { of_call }
+}
+
+/// Integers of an answer about one key to [`Script::of_many`].
+const TOLD: usize = HEAD + 3;
+
+/// The answer about one of `count` keys, the one at `place`, in what [`Script::of_many`] has answered: integers as
+/// [`grant`] reads them.
+#[must_use]
+pub fn told(answer: &[u8], count: usize, place: usize) -> Option<[i64; TOLD]> {
+    if answer.len() != count * TOLD * WIDTH {
+        return None;
+    }
+    answer.chunks_exact(TOLD * WIDTH).nth(place).and_then(told_alone)
+}
+
+/// The same of what stands alone, because another key had an error.
+#[must_use]
+pub fn told_alone(answer: &[u8]) -> Option<[i64; TOLD]> {
+    if answer.len() != TOLD * WIDTH {
+        return None;
+    }
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
+    Some(std::array::from_fn(|place| number(&answer[place * WIDTH..][..WIDTH])))
 }
 
 /// One argument: a limit's letter, and numbers of seven bytes.

@@ -69,6 +69,8 @@ struct Servers {
     clock: u64,
     draws: Draws,
     pub calls: u64,
+    /// Those of them that came with others in one command.
+    joined: u64,
     /// How many connections there were, and the bytes that the latest of them brought and took back.
     connections: u64,
     carried: [u64; 2],
@@ -181,6 +183,7 @@ impl Cloud {
             clock,
             draws: Draws::part(seed, 77),
             calls: 0,
+            joined: 0,
             connections: 0,
             carried: [0; 2],
         };
@@ -312,6 +315,11 @@ impl Cloud {
         self.0.borrow().calls
     }
 
+    /// Those of them that came with others in one command.
+    pub fn joined(&self) -> u64 {
+        self.0.borrow().joined
+    }
+
     /// Where to dial.
     pub fn url(&self) -> String {
         let servers = self.0.borrow();
@@ -392,6 +400,7 @@ impl Cloud {
             }
             ("PING", _) => "+PONG\r\n".to_owned(),
             ("INFO", [section]) if section == "memory" => bulk("# Memory\r\nmaxmemory_policy:noeviction\r\n"),
+            ("INFO", [section]) if section == "server" => bulk("# Server\r\nredis_mode:standalone\r\n"),
             ("INFO", _) if servers.is_cluster => bulk(
                 "# Replication\r\nrole:master\r\nconnected_slaves:1\r\n\
                  slave0:ip=h,port=1,state=online,offset=9,lag=0\r\n",
@@ -419,6 +428,11 @@ impl Cloud {
             ("EVAL", [text, keys, ..]) if keys == "0" => {
                 assert!(text.contains("2 ^ 52"), "an unknown script without a key: {text}");
                 bulk("4503599627370496")
+            }
+            ("EVALSHA", [hash, keys, ..]) if keys != "1" => {
+                let keys: usize = keys.parse().expect("a number of keys");
+                out.extend_from_slice(&servers.run_many(index, hash, &rest[2..2 + keys], &words[3 + keys..]));
+                return Then::GoOn;
             }
             ("EVAL" | "EVALSHA", [which, _, key, ..]) => {
                 let hash = if name == "EVAL" { evalsha::hash(which) } else { which.clone() };
@@ -480,6 +494,28 @@ impl Servers {
             }
             Err(error) => format!("-{error}\r\n"),
         }
+    }
+
+    /// Calls about several keys, which only a single server is sent.
+    fn run_many(&mut self, index: usize, hash: &str, keys: &[String], arguments: &[Vec<u8>]) -> Vec<u8> {
+        assert!(!self.is_cluster, "keys of a cluster have slots of their own: {keys:?}");
+        if !self.servers[index].known.contains(hash) {
+            return b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec();
+        }
+        let script = script::all().into_iter().find(|script| evalsha::sha(script) == hash).expect("it is known");
+        let (now, names) = (self.now(), keys.iter().map(String::as_str).collect::<Vec<_>>());
+        self.calls += keys.len() as u64;
+        self.joined += keys.len() as u64;
+        let keyspace = &mut self.servers[index].keyspace;
+        let ran = self.scripts.run_many(keyspace, script.name, &names, now, |push| {
+            arguments.iter().for_each(|argument| push(argument));
+        });
+        keyspace.settle_before(now);
+        let told = match ran.and_then(|each| each.into_iter().collect::<Result<Vec<_>, _>>()) {
+            Ok(each) => each.concat(),
+            Err(error) => return format!("-{error}\r\n").into_bytes(),
+        };
+        [format!("${}\r\n", told.len()).as_bytes(), &told, b"\r\n"].concat()
     }
 
     /// The reply to `CLUSTER SLOTS`.

@@ -68,19 +68,59 @@ impl Scripts {
         now_us: u64,
         arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<Vec<i64>, String> {
-        self.fill(key, arguments).map_err(|error| error_line(&error))?;
+        integers(&self.answer(keyspace, script, &[key], now_us, arguments)?)
+    }
+
+    /// The same on several keys, each of which is one of KEYS: what the script says of each, as text or as an error.
+    ///
+    /// # Errors
+    /// Redis' error line for the whole. Also for an answer that is neither text, as long for each key, nor an array of texts and
+    /// errors.
+    pub fn run_many(
+        &mut self,
+        keyspace: &mut Keyspace,
+        script: &str,
+        keys: &[&str],
+        now_us: u64,
+        arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<Vec<Result<Vec<u8>, String>>, String> {
+        let answer = self.answer(keyspace, script, keys, now_us, arguments)?;
+        match answer.iter().next() {
+            Some(Value::String(text)) if answer.len() == 1 && text.as_bytes().len() % keys.len() == 0 => {
+                let bytes = text.as_bytes();
+                Ok(bytes.chunks_exact(bytes.len() / keys.len()).map(|bytes| Ok(bytes.to_vec())).collect())
+            }
+            _ if answer.len() == keys.len() => answer.iter().map(told).collect(),
+            _ => Err(format!("ERR a script answered {} keys with {answer:?}", keys.len())),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        keyspace: &mut Keyspace,
+        script: &str,
+        keys: &[&str],
+        now_us: u64,
+        arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<MultiValue, String> {
+        self.fill(keys, arguments).map_err(|error| error_line(&error))?;
         let compiled = self.compiled.iter().find(|(name, _)| *name == script);
         let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
         // The callbacks of the interpreter own the server, so the keyspace visits it.
-        self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
+        self.server.borrow_mut().enter(mem::take(keyspace), keys, now_us);
         let reply = self.run.call::<MultiValue>((function, now_us / 1_000_000, now_us % 1_000_000));
         *keyspace = self.server.borrow_mut().leave();
-        integers(&reply.map_err(|error| error_line(&error))?)
+        reply.map_err(|error| error_line(&error))
     }
 
     /// Sets KEYS and ARGV in the tables of the last run.
-    fn fill(&mut self, key: &str, arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
-        self.keys.raw_seti(1, key)?;
+    fn fill(&mut self, keys: &[&str], arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
+        for (place, key) in keys.iter().enumerate() {
+            self.keys.raw_seti(place + 1, *key)?;
+        }
+        for rest in (keys.len() + 1..=self.keys.raw_len()).rev() {
+            self.keys.raw_seti(rest, Value::Nil)?;
+        }
         let (mut place, mut outcome) = (0, Ok(()));
         arguments(&mut |argument| {
             if place == self.arguments.len() {
@@ -114,6 +154,15 @@ fn integers(reply: &MultiValue) -> Result<Vec<i64>, String> {
         });
     }
     Ok(numbers)
+}
+
+/// What a script says of one of several keys.
+fn told(value: &Value) -> Result<Result<Vec<u8>, String>, String> {
+    match value {
+        Value::String(text) => Ok(Ok(text.as_bytes().to_vec())),
+        Value::Table(error) => error.raw_get("err").map(Err).map_err(|error| error_line(&error)),
+        other => Err(format!("ERR a script answered an array with {other:?}")),
+    }
 }
 
 /// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.

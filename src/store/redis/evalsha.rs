@@ -18,14 +18,14 @@ static HASHED: LazyLock<Vec<Hashed>> = LazyLock::new(|| script::all().into_iter(
 struct Hashed {
     script: &'static Script,
     sha: String,
-    /// The arguments that are the same in all calls, as they are sent: command, hash and number of keys.
+    /// The arguments that are the same in all calls, as they are sent: command and hash.
     head: Vec<u8>,
 }
 
 impl Hashed {
     fn of(script: &'static Script) -> Self {
         let (sha, mut head) = (hash(script.text), Vec::new());
-        [b"EVALSHA", sha.as_bytes(), b"1"].into_iter().for_each(|argument| bulk(&mut head, argument));
+        [b"EVALSHA", sha.as_bytes()].into_iter().for_each(|argument| bulk(&mut head, argument));
         Self { script, sha, head }
     }
 
@@ -64,21 +64,55 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
     command
 }
 
-/// Writes the same command as bytes, without building a `Cmd`.
+/// The `EVALSHA` command of several calls of one node at once; `None`: they do not say the same of their limit. Its answer is
+/// read by [`script::told`].
+#[must_use]
+pub fn command_of_many(caller: &Caller<'_>, calls: &[Call]) -> Option<Cmd> {
+    let script = Script::of_many(calls.first()?)?;
+    let said = calls.iter().map(|call| {
+        let mut arguments = Vec::new();
+        script::arguments(caller, call, &mut |argument| arguments.push(argument.to_vec()));
+        <[Vec<u8>; 3]>::try_from(arguments).ok().filter(|_| Script::of_many(call).is_some())
+    });
+    let said: Vec<[Vec<u8>; 3]> = said.collect::<Option<_>>()?;
+    let [node, _, limit] = &said[0];
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(sha(script)).arg(calls.len());
+    calls.iter().for_each(|call| _ = command.arg(script::key(caller.prefix, call.digest)));
+    let shared = &limit[..script::OF_LIMIT];
+    command.arg(&node[..]).arg(shared);
+    said.iter().for_each(|[_, head, limit]| _ = command.arg([head, script::of_call(limit)].concat()));
+    said.iter().all(|[_, _, limit]| limit.starts_with(shared)).then_some(command)
+}
+
+/// Writes the command of one call as bytes, without building a `Cmd`.
 pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
-    length(line, b'*', BEFORE_LIMITS + call.rule.limits.len());
-    let script = Script::of(call);
+    let (script, arguments) = (Script::of(call), BEFORE_LIMITS + call.rule.limits.len());
     if with_source {
+        length(line, b'*', BEFORE_KEYS + 1 + arguments);
         [b"EVAL", script.text.as_bytes(), b"1"].into_iter().for_each(|argument| bulk(line, argument));
     } else {
-        line.extend_from_slice(&Hashed::find(script).head);
+        begin(line, script, 1, arguments);
     }
     bulk_key(line, caller.prefix, call.digest);
     script::arguments(caller, call, &mut |argument| bulk(line, argument));
 }
 
-/// Arguments before the limits: command, script, number of keys, the key, and of the ARGV the node and the call.
-const BEFORE_LIMITS: usize = 6;
+/// Writes how an `EVALSHA` command with so many keys and `arguments` behind them begins.
+pub(super) fn begin(line: &mut Vec<u8>, script: &Script, keys: usize, arguments: usize) {
+    length(line, b'*', BEFORE_KEYS + keys + arguments);
+    line.extend_from_slice(&Hashed::find(script).head);
+    match keys {
+        0..10 => line.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0' + keys as u8, b'\r', b'\n']),
+        _ => bulk(line, keys.to_string().as_bytes()),
+    }
+}
+
+/// Arguments before the keys: command, script and number of keys.
+const BEFORE_KEYS: usize = 3;
+
+/// Of the ARGV before the limits: the node and the call.
+const BEFORE_LIMITS: usize = 2;
 
 /// Writes the line of a length.
 fn length(line: &mut Vec<u8>, kind: u8, length: usize) {
@@ -91,7 +125,7 @@ fn length(line: &mut Vec<u8>, kind: u8, length: usize) {
     }
 }
 
-fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
     // Reserves room for the length line, too, so that the buffer grows once.
     line.reserve(bytes.len() + 25);
     length(line, b'$', bytes.len());
@@ -100,7 +134,7 @@ fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The key's name as [`script::key`] makes it, without a text of its own.
-fn bulk_key(line: &mut Vec<u8>, prefix: &str, digest: Digest) {
+pub(super) fn bulk_key(line: &mut Vec<u8>, prefix: &str, digest: Digest) {
     let digits = script::digits(digest);
     length(line, b'$', prefix.len() + digits.len() + 3);
     [prefix.as_bytes(), b":{", &digits, b"}\r\n"].into_iter().for_each(|part| line.extend_from_slice(part));
@@ -119,6 +153,18 @@ pub fn introduction() -> Pipeline {
     }
     pipeline.cmd("EVAL").arg(WRITES).arg(0);
     pipeline
+}
+
+/// The command that loads the script for several keys: no single call that is refused brings it along.
+pub(super) fn of_many() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("SCRIPT").arg("LOAD").arg(script::many().text);
+    pipeline
+}
+
+/// Whether scripts were loaded, by the answers to the commands that load them.
+pub(super) fn have_loaded(answers: &[Value]) -> bool {
+    !answers.is_empty() && answers.iter().all(|answer| text(answer).is_some())
 }
 
 /// Checks by the answers to the [`introduction`] that a server does not truncate counters.
@@ -228,8 +274,8 @@ mod tests {
         let mut hashes: Vec<_> = script::all().into_iter().map(sha).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        // Five in four forms, and that of slots.
-        assert_eq!(hashes.len(), 26);
+        // Five in five forms, that of slots, and that of many keys.
+        assert_eq!(hashes.len(), 27);
         assert!(hashes.iter().all(|sha| sha.len() == 40));
     }
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::failure::Failure;
+use super::joined::Joined;
 use super::wire::Answer;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
@@ -37,6 +38,11 @@ const BATCH: usize = 64;
 pub(crate) trait Request: Send {
     /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
+
+    /// Adds it to those that will be one command; false where it is none of them.
+    fn join(&self, _joined: &mut Joined) -> bool {
+        false
+    }
 
     /// Takes the answer, or the reason why there is none.
     fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Failure>);

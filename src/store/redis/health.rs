@@ -1,4 +1,5 @@
-//! What a Redis server reports of itself that can endanger counters: eviction, slot coverage, replicas.
+//! What a Redis server reports of itself that can endanger counters: eviction, slot coverage, replicas; and whether it is
+//! a single server, which takes several keys in one call.
 //!
 //! Pure parsing of `INFO` and `CONFIG GET`. An ACL may forbid both; then the facts stay unknown and are not assumed.
 //! Called by `monitor.rs` when a connection is made, and each minute.
@@ -16,13 +17,15 @@ pub(crate) struct Health {
     pub(crate) replicas: Option<u32>,
     /// All connected replicas, whether or not they lag.
     pub(crate) connected: Option<u32>,
+    /// It says that it is a single server: no part of a cluster, and no proxy before several.
+    pub(crate) is_single: bool,
 }
 
 /// A replica that has not been heard of for longer than this many seconds cannot confirm in time.
 const LARGEST_LAG: u32 = 1;
 
 /// The commands that ask for the facts. The setting of clusters is asked of clusters only, because single servers
-/// report a value for it, too.
+/// report a value for it, too; and what kind of server it is of what should be a single one.
 pub(crate) fn questions(cluster: bool) -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("PING");
@@ -30,6 +33,8 @@ pub(crate) fn questions(cluster: bool) -> Pipeline {
     pipeline.cmd("INFO").arg("memory");
     if cluster {
         pipeline.cmd("CONFIG").arg("GET").arg("cluster-require-full-coverage");
+    } else {
+        pipeline.cmd("INFO").arg("server");
     }
     pipeline
 }
@@ -43,6 +48,7 @@ pub(crate) fn read(answers: &[Value]) -> Health {
         full_coverage: answers.get(3).and_then(only_setting).map(|value| value == "yes"),
         replicas: replication.as_deref().map(count_replicas),
         connected: replication.as_deref().map(count_connected),
+        is_single: info(3).is_some_and(|info| field(&info, "redis_mode") == Some("standalone")),
     }
 }
 

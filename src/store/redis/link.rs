@@ -107,6 +107,16 @@ impl Link {
         }
     }
 
+    /// Whether calls about several keys may be one command to this server from now on. What is confirmed leaves alone.
+    pub(crate) fn set_joins(&self, joins: bool) {
+        self.direct.set_joins(joins);
+    }
+
+    /// Whether they may. An error that was the answer to one ends it.
+    pub(crate) fn joins(&self) -> bool {
+        self.direct.joins()
+    }
+
     /// Sends several commands at once, and returns all replies in order.
     pub(crate) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, ConnectionLost> {
         self.direct.ask_all(&pipeline.get_packed_pipeline(), pipeline.len()).await
@@ -284,7 +294,7 @@ impl Batch {
             pending.handle_answer(match values.get_mut(index) {
                 Some(value) => {
                     let reply = Reply::Value(std::mem::take(value));
-                    Ok(Answer { reply, replicas: Some(replicas), took, at })
+                    Ok(Answer { reply, replicas: Some(replicas), took, at, is_error_of_several: false })
                 }
                 None => Err(ConnectionLost),
             });

@@ -20,6 +20,7 @@ use super::frame::Reply;
 use super::gate::{Entry, Gate, Permit, Request, Submission};
 use super::health::Health;
 use super::heart::ConnectionLost;
+use super::joined::Joined;
 use super::monitor::monitor_server;
 use super::reply::{ServerRefusal, refusal};
 use super::server::{Inner, Shared, lock};
@@ -193,6 +194,10 @@ impl Pending for InFlight {
         self.request.write(line);
     }
 
+    fn join(&self, joined: &mut Joined) -> bool {
+        self.request.join(joined)
+    }
+
     fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
         let Self { inner, pass, permit, confirmed, request } = *self;
         let Ok(answer) = answer else {
@@ -259,6 +264,12 @@ impl Inner {
             Some(ServerRefusal::Moved(place)) => Some(Failure::Moved(place)),
             Some(ServerRefusal::Ask(place)) => Some(Failure::Ask(place)),
             Some(ServerRefusal::NoScript) => Some(Failure::NoScript),
+            // The script was stopped at one of several keys. Those before it were executed. (What makes a server `Away` it
+            // says before the first write of a script, and of the others nothing is known to be there.)
+            Some(ServerRefusal::Rejected(said)) if answer.is_error_of_several => {
+                tracing::warn!(server = %self.address, said, "store: a script for several keys failed");
+                Some(Failure::Unknown)
+            }
             Some(ServerRefusal::Rejected(said)) => Some(Failure::Rejected(said)),
         };
         lock(&self.breaker).handle_answer(pass);

@@ -122,12 +122,15 @@ impl Inner {
                 _ => format!("PING was answered by {refused:?}"),
             });
         }
-        self.handle_health(health::read(&answers));
+        let health = health::read(&answers);
+        let is_single = health.is_single;
+        self.handle_health(health);
         // Loading the scripts may fail: an ACL may forbid it. A failover may lose them later. In both cases calls
         // send the source.
         let learnt = timeout(CONNECT_TIMEOUT, link.send_all(&evalsha::introduction())).await;
         let learnt = learnt.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         evalsha::check_introduction(&learnt)?;
+        link.set_joins(is_single && evalsha::have_loaded(&learnt));
         *lock(&self.link) = Some(Arc::new(link));
         let is_doubted = lock(&self.breaker).is_doubtful();
         self.gate.handle_connection(is_doubted);
@@ -160,7 +163,15 @@ impl Inner {
     async fn checkup(&self) {
         let Some(link) = lock(&self.link).clone() else { return };
         match link.send_all(&health::questions(self.shared.cluster)).await {
-            Ok(answers) => self.handle_health(health::read(&answers)),
+            Ok(answers) => {
+                let health = health::read(&answers);
+                let may_join = health.is_single && !link.joins();
+                self.handle_health(health);
+                // A call about several keys has failed, perhaps because somebody has flushed the scripts.
+                if may_join && let Ok(learnt) = link.send_all(&evalsha::of_many()).await {
+                    link.set_joins(evalsha::have_loaded(&learnt));
+                }
+            }
             // Silence, too, ends a link: `heart.rs` decides when.
             Err(ConnectionLost) => {
                 self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke")

@@ -16,6 +16,7 @@ use super::evalsha;
 use super::failure::Failure;
 use super::frame::Reply;
 use super::gate::{Request, Submission};
+use super::joined::Joined;
 use super::master::Master;
 use super::slots;
 use super::stats::{CallOutcome, StoreStats};
@@ -246,6 +247,12 @@ impl Request for RoutedCall {
         if let Some((call, _)) = &self.call {
             evalsha::write(line, &caller, call, self.with_source);
         }
+    }
+
+    fn join(&self, joined: &mut Joined) -> bool {
+        let caller = Caller { prefix: &self.context.prefix, node: &self.context.node, now: None };
+        let is_alone = self.moved || self.asking || self.with_source;
+        !is_alone && self.call.as_ref().is_some_and(|(call, _)| joined.add(&caller, call))
     }
 
     fn handle_answer(mut self: Box<Self>, answer: Result<Answer<'_>, Failure>) {

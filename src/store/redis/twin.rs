@@ -20,6 +20,13 @@ const MOST: usize = 100_000;
 const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
                     maxmemory_policy:noeviction\r\n";
 
+/// Bytes of the numbers of an acquire: the time, its id and seven of its own.
+const HEAD: usize = 9 * WIDTH;
+
+const REFUSED: &[u8] = b"-ERR this server runs rationd's scripts only\r\n";
+
+const FULL: &[u8] = b"-OOM the twin holds as many keys as it may\r\n";
+
 /// The server.
 #[derive(Debug)]
 pub struct Twin {
@@ -49,15 +56,42 @@ impl Twin {
             (b"EVAL" | b"EVALSHA", [_, script, b"1", key, arguments @ ..]) => {
                 let call = script_of(script).and_then(|name| read(name, key, arguments));
                 match call.map(|(node, call)| self.counters.call(now, &node, &call).map(|grant| (call, grant))) {
-                    None => b"-ERR this server runs rationd's scripts only\r\n".to_vec(),
-                    Some(Err(_)) => b"-OOM the twin holds as many keys as it may\r\n".to_vec(),
+                    None => REFUSED.to_vec(),
+                    Some(Err(_)) => FULL.to_vec(),
                     Some(Ok((call, grant))) => integers(&call, &grant),
                 }
             }
+            (b"EVALSHA", [_, script, keys, arguments @ ..]) if *script == evalsha::sha(script::many()).as_bytes() => {
+                self.answer_many(now, keys, arguments).unwrap_or_else(|| REFUSED.to_vec())
+            }
             // What a build for 64 bits writes of 2^52.
             (b"EVAL", [_, _, b"0"]) => bulk(&(1_u64 << 52).to_string()),
-            _ => b"-ERR this server runs rationd's scripts only\r\n".to_vec(),
+            _ => REFUSED.to_vec(),
         }
+    }
+
+    /// Executes acquires of so many keys, of which each but the limit is said of each.
+    fn answer_many(&mut self, now: Timestamp, keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<u8>> {
+        let keys = std::str::from_utf8(keys).ok()?.parse().ok()?;
+        let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
+        let mut told = Vec::new();
+        for (key, head) in keys.iter().zip(heads) {
+            // What it says for itself of its limit stands behind its numbers, unless that is nothing.
+            let (head, own) = head.split_at_checked(HEAD)?;
+            let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
+            let (node, call) = read(script::many().name, key, &[node, head, &[limit, own].concat()])?;
+            let grant = self.counters.call(now, &node, &call);
+            let bytes = |number: u64| number.to_le_bytes().into_iter().take(WIDTH);
+            told.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
+        }
+        let text = |bytes: &[u8]| [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+        Some(match told.iter().cloned().collect::<Result<Vec<_>, _>>() {
+            Ok(each) => text(&each.concat()),
+            Err(_) => {
+                let items = told.iter().flat_map(|one| one.as_ref().map_or(FULL.to_vec(), |bytes| text(bytes)));
+                format!("*{}\r\n", told.len()).into_bytes().into_iter().chain(items).collect()
+            }
+        })
     }
 }
 
@@ -72,6 +106,13 @@ fn script_of(word: &[u8]) -> Option<&'static str> {
 }
 
 fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
+    let all = numbers(call, grant);
+    let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
+    format!("*{}\r\n{numbers}", all.len()).into_bytes()
+}
+
+/// What a script answers.
+fn numbers(call: &Call, grant: &Grant) -> Vec<u64> {
     let replayed = if grant.late {
         3
     } else if grant.outdated {
@@ -86,9 +127,7 @@ fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
     let is_bucket = call.sets_aside() && call.rule.limits[0].algorithm == Algorithm::Gcra;
     let not_kept = is_bucket.then_some(grant.not_kept);
     let counters = counters.flat_map(|c| [c.used, c.prev, c.at.0]);
-    let all: Vec<u64> = head.into_iter().chain(counters).chain(entitled).chain(not_kept).collect();
-    let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
-    format!("*{}\r\n{numbers}", all.len()).into_bytes()
+    head.into_iter().chain(counters).chain(entitled).chain(not_kept).collect()
 }
 
 /// The numbers of one argument, in order.
@@ -287,6 +326,30 @@ mod tests {
             let told = redis::parse_redis_value(&reply).expect("RESP");
             let wanted = counters.call(now, "n1", &call).expect("there is room");
             assert_eq!(evalsha::grant(&call, &told).expect("a grant"), Grant { confirmed: true, ..wanted }, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn several_keys_are_answered_one_after_another() {
+        let now = Timestamp(1_700_000_000_000_000);
+        let (mut twin, mut counters) = (Twin::new(1), MemoryStore::new(100, 1));
+        let acquire = calls().swap_remove(0);
+        let limit = Limit::parse("100/1s fixed").expect("a limit");
+        let rule = Arc::new(Rule::of("twin", &[limit]));
+        let calls: Vec<_> =
+            (1..4).map(|n| Call { id: n, digest: Digest(n.into()), rule: rule.clone(), ..acquire.clone() }).collect();
+        let caller = Caller { prefix: "ration", node: "n1", now: None };
+        let command = evalsha::command_of_many(&caller, &calls).expect("they are of one kind");
+        let words = command.args_iter().map(|word| match word {
+            redis::Arg::Simple(word) => word,
+            _ => unreachable!("no other words"),
+        });
+        let reply = twin.answer(now, &words.collect::<Vec<_>>());
+        let Ok(redis::Value::BulkString(told)) = redis::parse_redis_value(&reply) else { panic!("{reply:?}") };
+        for (place, call) in calls.iter().enumerate() {
+            let wanted = counters.call(now, "n1", call).expect("there is room");
+            let told = script::told(&told, calls.len(), place).expect("seven numbers");
+            assert_eq!(script::grant(call, &told).expect("a grant"), Grant { confirmed: true, ..wanted });
         }
     }
 

@@ -1,13 +1,15 @@
 //! One connection to a server: sends commands, and delivers each reply to its sender, in order.
 //!
 //! A sender appends its command to a buffer. One task writes all that has gathered in one go, and delivers all
-//! replies that one read has brought. So calls that leave in the same turn of the runtime share a write, and no call
-//! has a task or a timer of its own. A reply may take as long as the connection lives; when `heart.rs` gives the
-//! connection up, all who wait learn that it is lost. Knows neither calls nor breaker. Called by `link.rs`.
+//! replies that one read has brought. So calls that leave in the same turn of the runtime share a write, those of one
+//! kind even a command (`joined.rs`), and no call has a task or a timer of its own. A reply may take as long as the
+//! connection lives; when `heart.rs` gives the connection up, all who wait learn that it is lost. Knows neither calls
+//! nor breaker. Called by `link.rs`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -17,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::frame::{self, Frame, Reply};
 use super::heart::{ConnectionLost, Heart, Way};
+use super::joined::{Joined, Told};
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
@@ -47,12 +50,26 @@ pub(crate) struct Answer<'a> {
     /// When it came, and a replica had confirmed it where that was awaited. All replies of one read share one reading of the
     /// clock.
     pub(crate) at: Instant,
+    /// It is one error for several calls: some of them may have been executed before that.
+    pub(crate) is_error_of_several: bool,
+}
+
+impl<'a> Answer<'a> {
+    /// One for which no replica was awaited, to a command that left at that time.
+    fn of(reply: Reply<'a>, left: Instant, now: Instant) -> Self {
+        Self { reply, replicas: None, took: now.since(left), at: now, is_error_of_several: false }
+    }
 }
 
 /// A command, and what takes its answer.
 pub(crate) trait Pending: Send {
     /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
+
+    /// Adds it to those that will be one command, in place of [`Self::write`]; false where it is none of them.
+    fn join(&self, _joined: &mut Joined) -> bool {
+        false
+    }
 
     /// Takes the answer, or the news that the connection broke.
     fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>);
@@ -64,6 +81,8 @@ enum Awaited {
     Nobody,
     /// Of a command that was sent at this time.
     One(Instant, Box<dyn Pending>),
+    /// One reply to so many of the next ones, which are one command.
+    Together(usize),
     /// To one of several commands whose replies are delivered together: so many are still missing.
     Several(usize, Vec<Value>, oneshot::Sender<Vec<Value>>),
 }
@@ -71,6 +90,8 @@ enum Awaited {
 /// The sending side of a connection.
 pub(super) struct Wire {
     clock: Clock,
+    /// Calls about several keys may be one command.
+    joins: AtomicBool,
     buffer: Mutex<SendBuffer>,
 }
 
@@ -79,9 +100,36 @@ pub(super) struct Wire {
 struct SendBuffer {
     bytes: Vec<u8>,
     awaited: VecDeque<Awaited>,
+    /// The last of those awaited, whose commands are not in `bytes` yet.
+    joined: Joined,
     /// Wakes the task, if it sleeps.
     sleeper: Option<Waker>,
     ended: bool,
+}
+
+impl SendBuffer {
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.joined.count() == 0
+    }
+
+    /// Adds a command to those that will be one, if it can be any of them.
+    fn join(&mut self, pending: &dyn Pending) -> bool {
+        let joins = pending.join(&mut self.joined);
+        if joins || self.joined.count() == 0 {
+            return joins;
+        }
+        self.close();
+        pending.join(&mut self.joined)
+    }
+
+    /// Writes those that will be one command. What comes after them goes behind them.
+    fn close(&mut self) {
+        let count = self.joined.count();
+        self.joined.write(&mut self.bytes);
+        if count > 1 {
+            self.awaited.insert(self.awaited.len() - count, Awaited::Together(count));
+        }
+    }
 }
 
 impl Wire {
@@ -93,7 +141,7 @@ impl Wire {
         clock: Clock,
         on_break: impl FnOnce() + Send + 'static,
     ) -> Arc<Self> {
-        let wire = Arc::new(Self { clock, buffer: Mutex::default() });
+        let wire = Arc::new(Self { clock, joins: AtomicBool::new(false), buffer: Mutex::default() });
         let mut task = ConnectionTask {
             wire: wire.clone(),
             heart: heart.clone(),
@@ -124,12 +172,26 @@ impl Wire {
             return pending.handle_answer(Err(ConnectionLost));
         }
         if asking {
+            buffer.close();
             buffer.bytes.extend_from_slice(ASKING);
             buffer.awaited.push_back(Awaited::Nobody);
         }
-        pending.write(&mut buffer.bytes);
+        if asking || !self.joins() || !buffer.join(&*pending) {
+            buffer.close();
+            pending.write(&mut buffer.bytes);
+        }
         buffer.awaited.push_back(Awaited::One(now, pending));
         wake(buffer);
+    }
+
+    /// Whether calls about several keys may be one command from now on.
+    pub(super) fn set_joins(&self, joins: bool) {
+        self.joins.store(joins, Relaxed);
+    }
+
+    /// Whether they may.
+    pub(super) fn joins(&self) -> bool {
+        self.joins.load(Relaxed)
     }
 
     /// Sends `count` commands, at least one, which are in `bytes`, and awaits all replies, in order.
@@ -140,6 +202,7 @@ impl Wire {
             if buffer.ended {
                 return Err(ConnectionLost);
             }
+            buffer.close();
             buffer.bytes.extend_from_slice(bytes);
             buffer.awaited.push_back(Awaited::Several(count, Vec::with_capacity(count), sender));
             wake(buffer);
@@ -194,7 +257,7 @@ impl ConnectionTask {
             }
             let mut buffer = self.wire.lock();
             // When the socket takes no more bytes, the socket wakes this task, and senders need not.
-            if !done || buffer.bytes.is_empty() {
+            if !done || buffer.is_empty() {
                 buffer.sleeper = done.then(|| cx.waker().clone());
                 return Poll::Pending;
             }
@@ -225,6 +288,7 @@ impl ConnectionTask {
         self.writing.clear();
         self.writing.shrink_to(KEPT);
         let mut buffer = self.wire.lock();
+        buffer.close();
         if buffer.bytes.is_empty() {
             return false;
         }
@@ -257,8 +321,10 @@ impl ConnectionTask {
                 Ok(Frame::Reply(length, reply)) => {
                     at += length;
                     // A reply that nobody awaits: every later reply would go to the wrong sender.
-                    let Some(is_last) = deliver(&mut self.awaited, now, reply) else { break Err(Broken) };
-                    replies += usize::from(is_last);
+                    let Some(ended) = deliver(&mut self.awaited, &self.wire.joins, now, reply) else {
+                        break Err(Broken);
+                    };
+                    replies += ended;
                 }
                 Err(frame::Malformed) => break Err(Broken),
             }
@@ -279,28 +345,46 @@ impl ConnectionTask {
     }
 }
 
-/// Delivers a reply to the next sender, and returns whether that was the last one it awaited; `None` when no reply is
-/// awaited.
-fn deliver(awaited: &mut VecDeque<Awaited>, now: Instant, reply: Reply<'_>) -> Option<bool> {
+/// Delivers a reply to the next sender, and returns how many of those awaited have ended with it; `None` when no reply
+/// is awaited.
+fn deliver(awaited: &mut VecDeque<Awaited>, joins: &AtomicBool, now: Instant, reply: Reply<'_>) -> Option<usize> {
     match awaited.front_mut()? {
         Awaited::Several(left, values, _) => {
             values.push(reply.into_value());
             *left -= 1;
             if *left > 0 {
-                return Some(false);
+                return Some(0);
             }
             if let Some(Awaited::Several(_, values, sender)) = awaited.pop_front() {
                 // The receiver may have been dropped.
                 let _ = sender.send(values);
             }
         }
+        Awaited::Together(count) => {
+            let count = *count;
+            awaited.pop_front();
+            let told = Told::read(reply, count);
+            if told.is_error_of_all() {
+                // The server may know the script no more, and learns it from no single call: they leave one by one.
+                joins.store(false, Relaxed);
+            }
+            for place in 0..count {
+                if let Some(Awaited::One(left, pending)) = awaited.pop_front() {
+                    told.with(count, place, |reply| {
+                        let answer = Answer::of(reply, left, now);
+                        pending.handle_answer(Ok(Answer { is_error_of_several: told.is_error_of_all(), ..answer }));
+                    });
+                }
+            }
+            return Some(count + 1);
+        }
         Awaited::Nobody | Awaited::One(..) => {
             if let Some(Awaited::One(left, pending)) = awaited.pop_front() {
-                pending.handle_answer(Ok(Answer { reply, replicas: None, took: now.since(left), at: now }));
+                pending.handle_answer(Ok(Answer::of(reply, left, now)));
             }
         }
     }
-    Some(true)
+    Some(1)
 }
 
 impl Drop for ConnectionTask {

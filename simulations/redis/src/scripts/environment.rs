@@ -31,7 +31,7 @@ const GUARD: &str = "
 /// The library `struct`. It is passed Lua's globals.
 const STRUCT: &str = include_str!("environment/struct.lua");
 
-/// The library `redis`, and the function that runs a script. It is passed [`few`], [`many`], the places of [`COMMANDS`], the table
+/// The library `redis`, and the function that runs a script. It is passed [`few`], [`many`], [`choose`], the places of [`COMMANDS`], the table
 /// KEYS and Lua's globals.
 const REDIS: &str = include_str!("environment/redis.lua");
 
@@ -51,16 +51,22 @@ type Piece = Either<Either<bool, i64>, Either<String, BString>>;
 #[derive(Debug, Default)]
 pub(super) struct Server {
     keyspace: Keyspace,
-    key: String,
+    keys: Vec<String>,
+    /// Which of them commands are executed on.
+    key: usize,
 }
 
 impl Server {
-    /// Begins a script on a key.
-    pub(super) fn enter(&mut self, keyspace: Keyspace, key: &str, now_us: u64) {
+    /// Begins a script on these keys.
+    pub(super) fn enter(&mut self, keyspace: Keyspace, keys: &[&str], now_us: u64) {
         self.keyspace = keyspace;
         self.keyspace.begin(now_us);
-        self.key.clear();
-        self.key.push_str(key);
+        self.keys.resize_with(keys.len(), String::new);
+        for (known, key) in self.keys.iter_mut().zip(keys) {
+            known.clear();
+            known.push_str(key);
+        }
+        self.key = 0;
     }
 
     /// The keyspace as the script left it.
@@ -70,7 +76,7 @@ impl Server {
 
     /// Executes a command.
     fn command(&mut self, place: usize, words: &[BString]) -> Reply {
-        self.keyspace.execute(COMMANDS[place].as_bytes(), &self.key, words)
+        self.keyspace.execute(COMMANDS[place].as_bytes(), &self.keys[self.key], words)
     }
 }
 
@@ -91,7 +97,14 @@ pub(super) fn guarded(
         names.raw_set(name, table)?;
     }
     let places = lua.create_table_from(COMMANDS.into_iter().enumerate().map(|(place, name)| (name, place)))?;
-    let given = (few(lua, server)?, many(lua, server)?, places, names.raw_get::<Value>("KEYS")?, &globals);
+    let given = (
+        few(lua, server)?,
+        many(lua, server)?,
+        choose(lua, server)?,
+        places,
+        names.raw_get::<Value>("KEYS")?,
+        &globals,
+    );
     let (redis, run): (Table, Function) = lua.load(REDIS).set_name("=redis").call(given)?;
     names.raw_set("redis", redis)?;
     names.raw_set("struct", lua.load(STRUCT).set_name("=struct").call::<Table>(&globals)?)?;
@@ -110,7 +123,16 @@ fn few(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Function> {
     })
 }
 
-/// The same, with mostly no more than twelve.
+/// The function that says which of the keys, counted from one, the next commands are executed on.
+fn choose(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Function> {
+    let server = server.clone();
+    lua.create_function_mut(move |_, place: usize| {
+        server.borrow_mut().key = place - 1;
+        Ok(())
+    })
+}
+
+/// The same as [`few`], with mostly no more than twelve.
 fn many(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Function> {
     let (server, mut words) = (server.clone(), Vec::new());
     lua.create_function_mut(move |_, (raises, place, given): (bool, usize, Many)| {

@@ -6,6 +6,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::*;
+use crate::core::call::{Acquire, Call, JUST_NOW, Op, Window};
+use crate::core::key::Digest;
+use crate::core::limit::Limit;
+use crate::core::policy::Rule;
+use crate::store::script::Caller;
 
 /// The number of a command, and its answer.
 type Heard = (u32, String);
@@ -165,4 +170,114 @@ async fn what_is_given_up_is_lost_and_no_break() {
     bench.heart.end();
     assert_eq!(bench.heard(1).await, [lost(1)]);
     assert!(!bench.broken.load(Ordering::SeqCst));
+}
+
+/// A call that joins others of its kind.
+struct Joining(u128, Note);
+
+impl Pending for Joining {
+    fn write(&self, line: &mut Vec<u8>) {
+        self.1.write(line);
+    }
+
+    fn join(&self, joined: &mut Joined) -> bool {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("5/1s fixed").expect("a limit")]));
+        let op = Op::Acquire(Acquire {
+            need: 1,
+            want: 1,
+            least: 1,
+            window: Window::Current,
+            epoch: 0,
+            held: 0,
+            ages: JUST_NOW,
+            known: Default::default(),
+            until: None,
+            claim: None,
+        });
+        let call = Call { id: 7, digest: Digest(self.0), rule, op, sent_at: Instant(0) };
+        joined.add(&Caller { prefix: "p", node: "n", now: None }, &call)
+    }
+
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
+        let several = answer.as_ref().is_ok_and(|answer| answer.is_error_of_several);
+        let Self(_, Note(number, notes)) = *self;
+        let said = match answer {
+            Err(ConnectionLost) => "lost".to_owned(),
+            Ok(Answer { reply: Reply::Integers(integers), .. }) => format!("{}", integers[0]),
+            Ok(_) => if several { "error of several" } else { "error" }.to_owned(),
+        };
+        notes.send((number, said)).expect("the test listens");
+    }
+}
+
+impl Bench {
+    fn send_joining(&self, number: u32) {
+        let note = Note(number, self.notes.0.clone());
+        self.wire.send(self.wire.clock.now(), false, Box::new(Joining(number.into(), note)));
+    }
+}
+
+/// How many keys each script call in these bytes is about; another command counts as 0.
+fn keys_of(sent: &str) -> Vec<u32> {
+    let calls = sent.split('*').filter(|words| words.contains("EVALSHA") || words.contains('<'));
+    let mut keys = Vec::new();
+    for call in calls {
+        keys.extend(
+            call.split("\r\n").nth(6).filter(|_| call.contains("EVALSHA")).and_then(|keys| keys.parse::<u32>().ok()),
+        );
+        keys.extend(call.matches('<').map(|_| 0));
+    }
+    keys
+}
+
+#[tokio::test]
+async fn calls_of_one_kind_are_one_command_where_the_server_is_a_single_one() {
+    let mut bench = Bench::new();
+    (1..=3).for_each(|number| bench.send_joining(number));
+    assert_eq!(bench.read().await, "<1><2><3>", "nothing is known of the server yet");
+    bench.answer("+OK\r\n+OK\r\n+OK\r\n").await;
+    bench.heard(3).await;
+    bench.wire.set_joins(true);
+    // Others go between them, and none overtakes another.
+    (1..=3).for_each(|number| bench.send_joining(number));
+    bench.send(4, true);
+    bench.send_joining(5);
+    bench.send(6, false);
+    (7..=24).for_each(|number| bench.send_joining(number));
+    let sent = bench.read().await;
+    assert_eq!(keys_of(&sent), [3, 0, 1, 0, 16, 2], "{sent}");
+    let told = |first: u8, count: u8| {
+        let bytes: Vec<_> =
+            (first..first + count).flat_map(|n| [&[n, 0, 0, 0, 0, 0, 0][..], &[0; 42]].concat()).collect();
+        format!("${}\r\n{}\r\n", bytes.len(), String::from_utf8(bytes).expect("small numbers"))
+    };
+    let one = format!("*7\r\n:5\r\n{}", ":0\r\n".repeat(6));
+    let replies = [&told(1, 3), "+OK\r\n+OK\r\n", &one, "+OK\r\n", &told(7, 16), &told(23, 2)].concat();
+    let (first, rest) = replies.split_at(60);
+    bench.answer(first).await;
+    bench.answer(rest).await;
+    let heard = bench.heard(24).await;
+    assert!(heard.iter().zip(1..).all(|((number, _), wanted)| *number == wanted), "{heard:?}");
+    assert!(heard.iter().all(|(number, said)| [4, 6].contains(number) || *said == number.to_string()), "{heard:?}");
+}
+
+#[tokio::test]
+async fn an_error_of_all_is_told_to_all_and_calls_leave_one_by_one_from_then_on() {
+    let mut bench = Bench::new();
+    bench.wire.set_joins(true);
+    (1..=2).for_each(|number| bench.send_joining(number));
+    assert_eq!(keys_of(&bench.read().await), [2]);
+    bench.answer("-NOSCRIPT No matching script.\r\n").await;
+    let of_all = |number| (number, "error of several".to_owned());
+    assert_eq!(bench.heard(2).await, [of_all(1), of_all(2)]);
+    (3..=4).for_each(|number| bench.send_joining(number));
+    assert_eq!(bench.read().await, "<3><4>");
+    // As many as there are: what is lost is lost of each.
+    bench.answer("+OK\r\n+OK\r\n").await;
+    bench.heard(2).await;
+    bench.wire.set_joins(true);
+    (5..=7).for_each(|number| bench.send_joining(number));
+    assert_eq!(keys_of(&bench.read().await), [3]);
+    drop(std::mem::replace(&mut bench.server, tokio::io::duplex(1).0));
+    assert_eq!(bench.heard(3).await, [lost(5), lost(6), lost(7)]);
 }

@@ -1,7 +1,7 @@
 -- `redis`, as scripts see it, around `few` and `many`, which leave the interpreter and execute a command. What leaves and what comes
 -- back travels as plain values: a table that is made outside costs several times as much.
 
-local few, many, places, keys, globals = ...
+local few, many, choose, places, keys, globals = ...
 local error, tostring, type, unpack = globals.error, globals.tostring, globals.type, globals.unpack
 local find, format, sub = globals.string.find, globals.string.format, globals.string.sub
 local seconds, micros = 0, 0
@@ -33,28 +33,41 @@ local function coded(text)
   return find(text, ' ', 1, true) and text or 'ERR ' .. text
 end
 
+-- The key that commands are executed on, and whether another one can be: it is one of KEYS.
+local current
+local function turns_to(key)
+  for place = 1, #keys do
+    if keys[place] == key then
+      choose(place)
+      current = key
+      return true
+    end
+  end
+end
+
 -- What executes a command with these words.
 local function raw(_, _, _, _, _, _, seventh) return seventh == nil and few or many end
 
 local redis = {
   call = function(name, key, ...)
     local place = places[name]
-    if place and key == keys[1] then return reply(raw(...)(true, place, ...)) end
+    if place and (key == current or turns_to(key)) then return reply(raw(...)(true, place, ...)) end
     return time_of(name, key) or error(problem_of(name), 0)
   end,
   pcall = function(name, key, ...)
     local place = places[name]
-    if place and key == keys[1] then return reply(raw(...)(false, place, ...)) end
+    if place and (key == current or turns_to(key)) then return reply(raw(...)(false, place, ...)) end
     return time_of(name, key) or { err = problem_of(name) }
   end,
   error_reply = function(text) return { err = coded(text) } end,
   status_reply = function(text) return { ok = text } end,
 }
 
--- Runs a script at this time of the server's clock, and returns what is in its answer.
+-- Runs a script at this time of the server's clock, and returns what is in its answer, or its answer if that is text.
 local function run(script, s, us)
-  seconds, micros = s, us
+  seconds, micros, current = s, us, keys[1]
   local answer = script()
+  if type(answer) == 'string' then return answer end
   if type(answer) ~= 'table' then error('ERR a script answered ' .. tostring(answer), 0) end
   if answer.err then error(answer.err, 0) end
   return unpack(answer)
