@@ -476,14 +476,14 @@ impl History {
 /// What a peer asks for, of a limit of ten a second.
 pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
     let rule = History::new("10/1s fixed").rule;
-    let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000) };
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000), aside: false };
     Ask { id, digest: Digest(1), key: b"k".as_slice().into(), rule, terms }
 }
 
 pub(super) fn loan(tokens: u64) -> Answer {
     let clock = [Timestamp(START); 2];
     let counters = [Counter::default(); MAX_LIMITS];
-    Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO })
+    Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO, aside: false })
 }
 
 #[test]
