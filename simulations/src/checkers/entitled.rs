@@ -380,6 +380,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_of_what_is_set_aside_its_lender_does_not_admit() {
+        // Of seven that are set aside so many are lent in a window, and so many are admitted: none where an acquire has freed them.
+        for (frees, lent, own, seen) in [(false, 3, 4, 0), (false, 3, 5, 1), (false, 8, 0, 1), (true, 1, 0, 1)] {
+            let (mut history, mut checker) = told(7);
+            let at = SECOND + SECOND / 2;
+            if frees {
+                history.believes = Some(7);
+                history.called(&mut checker, at - 2, 2, 1);
+                history.executed(&mut checker, at - 1, 2);
+            }
+            history.lent_aside(&mut checker, [at, at + 1], 1, lent);
+            if own > 0 {
+                history.check(&mut checker, at + 2, own, Source::Share, true);
+            }
+            assert_eq!(checker.violations().len(), seen, "{frees} {lent} {own}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
     fn a_node_is_judged_from_what_it_hears_on_where_another_clock_counts_the_key() {
         for (midway, hears, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
             let mut history = History::entitled("100/1s fixed");

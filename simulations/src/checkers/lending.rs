@@ -1,8 +1,9 @@
 //! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
 //! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
 //! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
-//! other limits. A node that has lost the store does not go by its share while a peer would lend, but for what is set aside for it alone. Where no peer would, no check
-//! waits for one that has said that it has no store, either, and one of those is asked now and then whether it is back.
+//! other limits. A node that has lost the store does not go by its share while a peer would lend, but for what is set aside for it
+//! alone. Where no peer would, no check waits for one that has said that it has no store, either, and one of those is asked now and
+//! then whether it is back.
 //!
 //! That what is lent on was held, and is admitted once, is `purse.rs`'s.
 

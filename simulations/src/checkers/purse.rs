@@ -400,6 +400,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_of_what_is_set_aside_was_not_lent_and_ends_with_its_window() {
+        for (at, cost, seen) in [(SECOND - 1, 3, 0), (SECOND - 1, 4, 1), (SECOND, 1, 1)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.lent_aside(&mut checker, [SECOND - 9, at], 0, 3);
+            let request = Request { node: 1, cost, ..history.ask(&mut checker, at) };
+            history.answer(&mut checker, at, &request, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{at} {cost}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
     fn what_is_lent_on_of_a_window_ends_with_it() {
         for (at, seen) in [(SECOND - 1, 0), (SECOND, 1)] {
             let mut history = History::new("10/1s fixed");
