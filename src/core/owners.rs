@@ -355,8 +355,11 @@ fn rank(key: Digest, name: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::core::limit::Limit;
+    use crate::core::rule::OnStoreLoss;
 
     const NOW: Instant = Instant(10_000_000);
 
@@ -472,6 +475,8 @@ mod tests {
         for (others, pauses) in [(MOST_OWNERS - 1, 1), (MOST_OWNERS, 2), (999, 16)] {
             let names: Vec<String> = (0..others).map(|node| format!("n{node}")).collect();
             let mut owners = owners("own", &names.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(owners.trial(NOW, &rule), None, "of those whom checks wait for nobody is tried");
+            owners.peers.iter_mut().for_each(|peer| peer.has_no_store = true);
             assert!(owners.trial(NOW, &rule).is_some());
             let pause = TRIAL_PAUSE.0 * pauses;
             assert_eq!(owners.trial(NOW + Micros(pause - 1), &rule), None, "beside {others} others");
@@ -499,7 +504,33 @@ mod tests {
         assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
         // The store itself is there: whoever owns the key is asked.
         let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule));
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert_eq!(all.collect::<BTreeSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn of_what_is_set_aside_whoever_has_lent_is_asked_first_and_whoever_has_nothing_is_tried() {
+        let entitled = Rule { on_store_loss: OnStoreLoss::Entitled, ..rule("9/1s fixed") };
+        let mut owners = owners("a", &["b", "c", "d"]);
+        let relay = |owners: &Owners, dry: &[PeerIndex]| {
+            keys()
+                .filter_map(|key| owners.relay(NOW, key, &entitled, |peer| !dry.contains(&peer)))
+                .collect::<BTreeSet<_>>()
+        };
+        assert_eq!(relay(&owners, &[]).len(), 3);
+        let (b, c) = (PeerIndex(0), PeerIndex(1));
+        owners.note_aside(NOW, b, 1);
+        assert_eq!(relay(&owners, &[]), [b].into());
+        assert!(!relay(&owners, &[b]).contains(&b), "it has nothing of these keys now");
+        (1..FRUITLESS).for_each(|_| owners.note_aside(NOW, b, 0));
+        assert_eq!(relay(&owners, &[]), [b].into());
+        owners.note_aside(NOW, b, 0);
+        assert!(!relay(&owners, &[]).contains(&b), "it has had nothing too often");
+        assert_eq!(owners.trial(NOW + LEFT_OUT, &entitled), Some(b));
+        owners.note_aside(NOW + LEFT_OUT, b, 0);
+        assert_eq!(owners.trial(NOW + LEFT_OUT + TRIAL_PAUSE, &entitled), None);
+        owners.note_aside(NOW + LEFT_OUT, b, 1);
+        owners.note_refusal(NOW, c, 1, Refusal::NoStore);
+        assert_eq!(relay(&owners, &[]), [b].into(), "it has some again");
     }
 
     #[test]
