@@ -69,6 +69,7 @@ mod resets;
 mod rights;
 mod several;
 mod shard;
+mod shard_aside;
 mod shard_away;
 mod shard_entitled;
 mod shard_peers;

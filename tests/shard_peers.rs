@@ -55,7 +55,7 @@ fn loan(tokens: u64, clock: Timestamp, ends: Timestamp) -> Loan {
     let mut counters = [Counter::default(); MAX_LIMITS];
     counters[0] = Counter { used: tokens, prev: 0, at: ends };
     let lasts = Some(ends.since(clock)).filter(|_| ends.0 > 0);
-    Loan { tokens, lasts, clock: [clock, clock], epoch: 5, counters, wait: Micros::ZERO }
+    Loan { tokens, lasts, clock: [clock, clock], epoch: 5, counters, wait: Micros::ZERO, aside: false }
 }
 
 /// The store is lost: the connection broke a while ago.

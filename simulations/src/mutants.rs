@@ -77,6 +77,7 @@ impl Bug {
     pub fn first_seed(&self) -> u64 {
         match self {
             Self::Core(mutant) if LENDING.contains(mutant) => swarm::LENT_FROM,
+            Self::Core(mutant) if LENT_ASIDE.contains(mutant) => swarm::ENTITLED_FROM + swarm::LENT_FROM,
             Self::Core(mutant) if ENTITLED.contains(mutant) => swarm::ENTITLED_FROM,
             Self::Script(bug) if ENTITLED_SCRIPTS.contains(&bug.name) => swarm::ENTITLED_FROM,
             _ => 1,
@@ -113,6 +114,9 @@ const ENTITLED_SCRIPTS: [&str; 11] = [
     "lowered-part-freed",
     "owed-not-charged",
 ];
+
+/// Bugs of what nodes without the store lend each other of what is set aside for them.
+const LENT_ASIDE: [Mutant; 2] = [Mutant::LentAsideNotCounted, Mutant::LendsAfterAcquire];
 
 /// Bugs of what peers lend to each other.
 const LENDING: [Mutant; 23] = [

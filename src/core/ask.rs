@@ -3,6 +3,9 @@
 //! A peer that leases a key from the store can lend on what it holds: it spends tokens as for a check of its own, and whoever
 //! asked for them admits as many. So the store counts each token once, when it lends it. Nothing of an ask is remembered: one
 //! whose answer is lost is never asked again under its id, and what was lent for it is lost.
+//!
+//! A peer that cannot reach the store, either, may lend of what the store has set aside for it of a window: it admits so much less
+//! itself, and the store counts it when it counts what that peer has admitted.
 
 use std::sync::Arc;
 
@@ -38,6 +41,8 @@ pub struct Terms {
     pub least: u64,
     /// The time in which an answer is awaited.
     pub patience: Micros,
+    /// A peer that cannot reach the store, either, may lend of what the store has set aside for it.
+    pub aside: bool,
 }
 
 /// Tokens that a peer lends on, if any, and what it knows of the key.
@@ -56,6 +61,9 @@ pub struct Loan {
     pub counters: [Counter; MAX_LIMITS],
     /// Where less was lent than was wanted, after how long there may be more.
     pub wait: Micros,
+    /// The peer cannot reach the store, and lends of what that has set aside for it: nothing but its clock and the time of the window is
+    /// said of the store.
+    pub aside: bool,
 }
 
 /// Why a peer lends nothing on.

@@ -34,6 +34,8 @@ pub(super) struct PeerAsks {
     /// Until then it waits for the answer. It stands in the line as whoever came when it did, and may be late for its
     /// turn.
     pub(super) until: Instant,
+    /// It may be lent of what is set aside for this node.
+    pub(super) aside: bool,
 }
 
 impl Waiter {

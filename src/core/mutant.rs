@@ -217,6 +217,10 @@ mutants! {
         "For peers that wait for a key a node asks other peers: asking.";
     UnansweredAcquireForgotten, "unanswered-acquire-forgotten":
         "What is set aside for a node it spends in a window for which it has asked, where the answer never came: entitled, bound.";
+    LentAsideNotCounted, "lent-aside-not-counted":
+        "What a node without the store lends of what is set aside for it, it admits once more itself: entitled, bound.";
+    LendsAfterAcquire, "lends-after-acquire":
+        "A node lends of what is set aside for it in a window for which it has asked the store for tokens: entitled, bound.";
     LateForgotten, "late-forgotten":
         "Checks wait for a peer that has not answered three times in a row: asking, answers.";
     LoanOfAnotherWindow, "loan-of-another-window":

@@ -32,6 +32,15 @@ const LEFT_OUT: Micros = Micros(1_000_000);
 /// owner is asked no more often there than in a small one.
 const TRIAL_PAUSE: Micros = Micros(100_000);
 
+/// A peer that has had nothing to lend so many times in a row, of what is set aside for it, counts as one that has no store, and is left
+/// out. With fewer, a peer that has nothing of some keys would be asked for no other; with more, a fleet in which nobody has anything would ask
+/// more.
+const FRUITLESS: u64 = 16;
+
+/// A node that has had something set aside of any key takes itself for one that lends for so long: longer than the longest windows of most
+/// policies, and shorter than peers would ask in vain for keys of which it has nothing.
+const HAS_ASIDE: Micros = Micros(5_000_000);
+
 /// Most rules for which it is remembered that a peer goes by other limits. Then the earliest is forgotten, which costs an ask that
 /// is refused once more.
 const MOST_RULES: usize = 64;
@@ -110,6 +119,8 @@ pub(super) struct Owners {
     next_trial: Instant,
     /// Nodes for each owner, rounded up.
     crowd: u64,
+    /// When this node last had something that is set aside for it, of whatever key.
+    has_aside: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -125,6 +136,9 @@ struct Peer {
     left_out: Due,
     /// It has refused its last ask because it cannot reach the store, either.
     has_no_store: bool,
+    /// Its last answer was a loan of some tokens; and how many were loans of none since, of what is set aside for it.
+    lends: bool,
+    fruitless: u64,
     /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
     other_rules: Vec<(u64, Due)>,
 }
@@ -138,6 +152,8 @@ impl Peer {
             lent: None,
             left_out: Due::AT_ONCE,
             has_no_store: false,
+            lends: false,
+            fruitless: 0,
             other_rules: Vec::new(),
         }
     }
@@ -193,13 +209,28 @@ impl Owners {
 
     /// The peer that a check waits for while this node cannot ask the store for its key: the owner, or whoever comes next. A check
     /// would wait in vain for a peer that cannot reach the store, either, so those that have said so are left to `trial`.
-    pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<PeerIndex> {
-        let reaches = |peer: &&Peer| !peer.has_no_store;
+    ///
+    /// Of what is set aside for peers some have something to lend, and `may_lend` of the key. Those that have lent are asked first: of a fleet that
+    /// has grown since the store was lost most have nothing.
+    pub(super) fn relay(
+        &self,
+        now: Instant,
+        key: Digest,
+        rule: &Rule,
+        may_lend: impl Fn(PeerIndex) -> bool,
+    ) -> Option<PeerIndex> {
+        let reaches = |peer: &&Peer| !peer.has_no_store && may_lend(peer.candidate.peer);
+        if rule.is_entitled_window() {
+            let lends = |peer: &&Peer| peer.lends && reaches(peer);
+            if let Some(best) = self.best(now, key, rule, lends) {
+                return Some(best.peer);
+            }
+        }
         self.best(now, key, rule, reaches).map(|best| best.peer)
     }
 
-    /// The peer that is asked beside a check that does not wait, where `relay` names nobody: the one that has refused longest ago, as
-    /// it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
+    /// The peer that is asked beside a check that does not wait, where `relay` names nobody: of those without a store the one that has refused
+    /// longest ago, as it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
     /// one that refuses again is left out for a second.
     pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<PeerIndex> {
         let is_too_soon = now < self.next_trial && !on(Mutant::TriesWithoutPause);
@@ -207,7 +238,11 @@ impl Owners {
             return None;
         }
         let open = self.peers.iter().filter(|peer| peer.is_open(now, rule) || on(Mutant::TriedAgainAtOnce));
-        let tried = open.min_by_key(|peer| (peer.left_out, peer.candidate.peer))?.candidate.peer;
+        let tried = open
+            .filter(|peer| peer.has_no_store)
+            .min_by_key(|peer| (peer.left_out, peer.candidate.peer))?
+            .candidate
+            .peer;
         let crowd = if on(Mutant::LargeFleetTriesAsOften) { 1 } else { self.crowd };
         self.next_trial = now + Micros(TRIAL_PAUSE.0 * crowd);
         Some(tried)
@@ -237,6 +272,33 @@ impl Owners {
     pub(super) fn note_loan(&mut self, now: Instant, peer: PeerIndex) {
         let Some(peer) = self.get_mut(peer) else { return };
         (peer.lent, peer.left_out, peer.has_no_store) = (Some(now), Due::AT_ONCE, false);
+        (peer.lends, peer.fruitless) = (true, 0);
+    }
+
+    /// This node has something that is set aside for it of a key.
+    pub(super) fn note_own_aside(&mut self, now: Instant) {
+        self.has_aside = Some(now);
+    }
+
+    /// Whether it had so of any key a while ago, so that peers had better not take it for one that lends nothing.
+    pub(super) fn had_own_aside(&self, now: Instant) -> bool {
+        self.has_aside.is_some_and(|at| now.since(at) < HAS_ASIDE)
+    }
+
+    /// A peer that cannot reach the store, either, has lent so many tokens of what is set aside for it. One that has lent nothing of several keys
+    /// in a row is as good as one that lends nothing: in a large fleet sooner, so that whoever has something is not asked in vain by all.
+    pub(super) fn note_aside(&mut self, now: Instant, peer: PeerIndex, tokens: u64) {
+        let most = FRUITLESS / self.crowd.max(1);
+        let Some(peer) = self.get_mut(peer) else { return };
+        peer.lent = Some(now);
+        if tokens > 0 {
+            (peer.left_out, peer.has_no_store, peer.lends, peer.fruitless) = (Due::AT_ONCE, false, true, 0);
+            return;
+        }
+        peer.fruitless += 1;
+        if peer.has_no_store || peer.fruitless >= most.max(1) {
+            (peer.left_out, peer.has_no_store, peer.lends) = (Due::at(now + LEFT_OUT), true, false);
+        }
     }
 
     /// A peer has refused an ask under the rule with this fingerprint.
@@ -244,6 +306,7 @@ impl Owners {
         let again = now + LEFT_OUT;
         let Some(peer) = self.get_mut(peer) else { return };
         peer.has_no_store = refusal == Refusal::NoStore && !on(Mutant::NoStoreForgotten);
+        peer.lends &= refusal != Refusal::NoStore;
         if refusal.lasts() {
             peer.left_out = Due::at(again);
         } else if refusal == Refusal::OtherRule {
@@ -292,8 +355,11 @@ fn rank(key: Digest, name: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::core::limit::Limit;
+    use crate::core::rule::OnStoreLoss;
 
     const NOW: Instant = Instant(10_000_000);
 
@@ -322,7 +388,7 @@ mod tests {
     }
 
     fn relay(owners: &Owners, now: Instant, key: Digest) -> Option<PeerIndex> {
-        owners.relay(now, key, &rule("9/1s"))
+        owners.relay(now, key, &rule("9/1s"), |_| true)
     }
 
     fn keys() -> impl Iterator<Item = Digest> {
@@ -376,7 +442,7 @@ mod tests {
         let (key, peer, other) = (Digest(7), PeerIndex(0), rule("10/1s"));
         owners.note_refusal(NOW, peer, rule("9/1s").fingerprint(), Refusal::OtherRule);
         assert_eq!(relay(&owners, NOW, key), None);
-        assert_eq!(owners.relay(NOW, key, &other), Some(peer));
+        assert_eq!(owners.relay(NOW, key, &other, |_| true), Some(peer));
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
         (0..1_000).for_each(|rule| owners.note_refusal(NOW, peer, rule, Refusal::OtherRule));
         assert_eq!(owners.peers[0].other_rules.len(), MOST_RULES);
@@ -409,6 +475,8 @@ mod tests {
         for (others, pauses) in [(MOST_OWNERS - 1, 1), (MOST_OWNERS, 2), (999, 16)] {
             let names: Vec<String> = (0..others).map(|node| format!("n{node}")).collect();
             let mut owners = owners("own", &names.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(owners.trial(NOW, &rule), None, "of those whom checks wait for nobody is tried");
+            owners.peers.iter_mut().for_each(|peer| peer.has_no_store = true);
             assert!(owners.trial(NOW, &rule).is_some());
             let pause = TRIAL_PAUSE.0 * pauses;
             assert_eq!(owners.trial(NOW + Micros(pause - 1), &rule), None, "beside {others} others");
@@ -436,7 +504,33 @@ mod tests {
         assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
         // The store itself is there: whoever owns the key is asked.
         let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule));
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert_eq!(all.collect::<BTreeSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn of_what_is_set_aside_whoever_has_lent_is_asked_first_and_whoever_has_nothing_is_tried() {
+        let entitled = Rule { on_store_loss: OnStoreLoss::Entitled, ..rule("9/1s fixed") };
+        let mut owners = owners("a", &["b", "c", "d"]);
+        let relay = |owners: &Owners, dry: &[PeerIndex]| {
+            keys()
+                .filter_map(|key| owners.relay(NOW, key, &entitled, |peer| !dry.contains(&peer)))
+                .collect::<BTreeSet<_>>()
+        };
+        assert_eq!(relay(&owners, &[]).len(), 3);
+        let (b, c) = (PeerIndex(0), PeerIndex(1));
+        owners.note_aside(NOW, b, 1);
+        assert_eq!(relay(&owners, &[]), [b].into());
+        assert!(!relay(&owners, &[b]).contains(&b), "it has nothing of these keys now");
+        (1..FRUITLESS).for_each(|_| owners.note_aside(NOW, b, 0));
+        assert_eq!(relay(&owners, &[]), [b].into());
+        owners.note_aside(NOW, b, 0);
+        assert!(!relay(&owners, &[]).contains(&b), "it has had nothing too often");
+        assert_eq!(owners.trial(NOW + LEFT_OUT, &entitled), Some(b));
+        owners.note_aside(NOW + LEFT_OUT, b, 0);
+        assert_eq!(owners.trial(NOW + LEFT_OUT + TRIAL_PAUSE, &entitled), None);
+        owners.note_aside(NOW + LEFT_OUT, b, 1);
+        owners.note_refusal(NOW, c, 1, Refusal::NoStore);
+        assert_eq!(relay(&owners, &[]), [b].into(), "it has some again");
     }
 
     #[test]

@@ -65,6 +65,12 @@ impl Rule {
         self.is_entitled() && self.limits[0].algorithm == Algorithm::Gcra
     }
 
+    /// Whether it does so of a fixed or sliding window.
+    #[must_use]
+    pub fn is_entitled_window(&self) -> bool {
+        self.is_entitled() && self.limits[0].algorithm != Algorithm::Gcra
+    }
+
     /// Whether it does so of a sliding window.
     #[must_use]
     pub fn is_entitled_sliding(&self) -> bool {

@@ -4,10 +4,14 @@
 //! the frames of older versions, and the part that it knows of those of the next one. Numbers are little-endian.
 //!
 //! ```text
-//! ask    = version (1) id (8) rule (8) want (8) least (8) patience (4, us) length (1) policy length (2) key
+//! ask    = version (1) id (8) rule (8) want (8) least (8) patience (4, us) length (1) policy length (2) key aside (1)
 //! answer = version (1) id (8) verdict (1): 0, and a loan; or a refusal
-//! loan   = tokens (8) lasts (8) earliest (8) latest (8) epoch (8) wait (8) counters (1), each: used (8) prev (8) at (8)
+//! loan   = tokens (8) lasts (8) earliest (8) latest (8) epoch (8) wait (8) counters (1), each: used (8) prev (8) at (8);
+//!          aside (1)
 //! ```
+//!
+//! Version 2 brought `aside`, 0 or 1. A build of version 1 reads nothing of it: it asks for nothing that is set aside, and so is lent nothing
+//! of that.
 //!
 //! Frames come from peers: their size is checked first, and every number is bounded, so that the core may calculate with
 //! it. What they say is a claim. Whether it answers what was asked is for the caller to see. Called by `serve`.
@@ -20,7 +24,10 @@ use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// The version that this build writes. It reads all versions before it, and the next one.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+
+/// The first version that says whether what is set aside is asked for, or lent.
+const TELLS_ASIDE: u8 = 2;
 
 /// Longest frame, in bytes.
 pub const LONGEST: usize = 1_024;
@@ -107,6 +114,7 @@ impl<'a> PeerAsk<'a> {
         bytes.extend(policy.as_bytes());
         bytes.extend((key.len() as u16).to_le_bytes()); // at most LONGEST_KEY
         bytes.extend(*key);
+        bytes.push(terms.aside.into());
         Some(bytes)
     }
 
@@ -115,9 +123,9 @@ impl<'a> PeerAsk<'a> {
     /// # Errors
     /// The bytes are no complete ask of a version that this build reads.
     pub fn decode(frame: &'a [u8]) -> Result<Self, BadAsk> {
-        let (mut body, is_ours) = Body::of(frame)?;
+        let mut body = Body::of(frame)?;
         let ask = body.ask().ok_or(BadAsk::Malformed)?;
-        body.end(is_ours)?;
+        body.end()?;
         Ok(ask)
     }
 }
@@ -147,6 +155,7 @@ pub fn encode_answer(id: u64, answer: &Answer) -> Vec<u8> {
     for number in used.iter().flat_map(|counter| [counter.used, counter.prev, counter.at.0]) {
         bytes.extend(number.to_le_bytes());
     }
+    bytes.push(loan.aside.into());
     bytes
 }
 
@@ -155,18 +164,17 @@ pub fn encode_answer(id: u64, answer: &Answer) -> Vec<u8> {
 /// # Errors
 /// The bytes are no complete answer of a version that this build reads.
 pub fn decode_answer(frame: &[u8]) -> Result<(u64, Answer), BadAsk> {
-    let (mut body, is_ours) = Body::of(frame)?;
+    let mut body = Body::of(frame)?;
     let answer = body.answer().ok_or(BadAsk::Malformed)?;
-    body.end(is_ours)?;
+    body.end()?;
     Ok(answer)
 }
 
-/// The part of a frame that is still to be read.
-struct Body<'a>(&'a [u8]);
+/// The part of a frame that is still to be read, and its version.
+struct Body<'a>(&'a [u8], u8);
 
 impl<'a> Body<'a> {
-    /// The body of a frame, and whether its version is none that may have more than is known here.
-    fn of(frame: &'a [u8]) -> Result<(Self, bool), BadAsk> {
+    fn of(frame: &'a [u8]) -> Result<Self, BadAsk> {
         let (version, body) = frame.split_first().ok_or(BadAsk::Empty)?;
         if frame.len() > LONGEST {
             return Err(BadAsk::TooLong { bytes: frame.len() });
@@ -174,11 +182,24 @@ impl<'a> Body<'a> {
         if !(1..=VERSION + 1).contains(version) {
             return Err(BadAsk::Version { seen: *version });
         }
-        Ok((Self(body), *version <= VERSION))
+        Ok(Self(body, *version))
     }
 
-    fn end(&self, is_ours: bool) -> Result<(), BadAsk> {
-        if is_ours && !self.0.is_empty() { Err(BadAsk::Malformed) } else { Ok(()) }
+    /// All is read, but for what the next version may have more than is known here.
+    fn end(&self) -> Result<(), BadAsk> {
+        if self.1 <= VERSION && !self.0.is_empty() { Err(BadAsk::Malformed) } else { Ok(()) }
+    }
+
+    /// Whether what is set aside is spoken of, which earlier versions say nothing of.
+    fn aside(&mut self) -> Option<bool> {
+        if self.1 < TELLS_ASIDE {
+            return Some(false);
+        }
+        match self.take()? {
+            [0] => Some(false),
+            [1] => Some(true),
+            [_] => None,
+        }
     }
 
     fn ask(&mut self) -> Option<PeerAsk<'a>> {
@@ -188,9 +209,11 @@ impl<'a> Body<'a> {
         let policy = std::str::from_utf8(self.bytes(length.into())?).ok()?;
         let length = u16::from_le_bytes(self.take()?);
         let key = self.bytes(length.into()).filter(|key| key.len() <= LONGEST_KEY)?;
+        let aside = self.aside()?;
         let is_sound = (1..=want).contains(&least) && want <= MOST;
         let is_in_time = patience > Micros::ZERO && patience <= MOST_PATIENCE;
-        (is_sound && is_in_time).then_some(PeerAsk { id, policy, key, terms: Terms { rule, want, least, patience } })
+        let terms = Terms { rule, want, least, patience, aside };
+        (is_sound && is_in_time).then_some(PeerAsk { id, policy, key, terms })
     }
 
     fn answer(&mut self) -> Option<(u64, Answer)> {
@@ -213,7 +236,8 @@ impl<'a> Body<'a> {
             *counter = Counter { used: self.bounded()?, prev: self.bounded()?, at: Timestamp(self.bounded()?) };
         }
         let clock = [Timestamp(earliest), Timestamp(latest)];
-        let loan = Loan { tokens, lasts, clock, epoch, counters, wait: Micros(wait) };
+        let aside = self.aside()?;
+        let loan = Loan { tokens, lasts, clock, epoch, counters, wait: Micros(wait), aside };
         (earliest <= latest).then_some((id, Ok(loan)))
     }
 
@@ -244,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    const TERMS: Terms = Terms { rule: 0x0102_0304, want: 7, least: 2, patience: Micros(5_000) };
+    const TERMS: Terms = Terms { rule: 0x0102_0304, want: 7, least: 2, patience: Micros(5_000), aside: true };
     const ASK: PeerAsk<'_> = PeerAsk { id: 0x0a0b, policy: "api", key: b"user:42", terms: TERMS };
 
     fn loan() -> Loan {
@@ -258,6 +282,7 @@ mod tests {
             epoch: 3,
             counters,
             wait: Micros(0),
+            aside: true,
         }
     }
 
@@ -265,26 +290,36 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digit = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
+        (0..hex.len()).step_by(2).map(digit).collect()
+    }
+
     /// These tests are kept forever: a build that writes other bytes cannot ask older ones.
     #[test]
-    fn a_golden_ask_of_version_1_is_written_and_read() {
+    fn a_golden_ask_of_version_2_is_written_and_one_of_each_version_is_read() {
         let frame = ASK.encode().expect("it is short");
         let numbers = "0b0a00000000000004030201000000000700000000000000020000000000000088130000";
-        assert_eq!(hex(&frame), format!("01{numbers}03{}0700{}", hex(b"api"), hex(b"user:42")));
+        let body = format!("{numbers}03{}0700{}", hex(b"api"), hex(b"user:42"));
+        assert_eq!(hex(&frame), format!("02{body}01"));
         assert_eq!(PeerAsk::decode(&frame), Ok(ASK));
+        let of_before = PeerAsk { terms: Terms { aside: false, ..TERMS }, ..ASK };
+        assert_eq!(PeerAsk::decode(&bytes(&format!("01{body}"))), Ok(of_before));
     }
 
     #[test]
-    fn golden_answers_of_version_1_are_written_and_read() {
-        let head = "010500000000000000";
+    fn golden_answers_of_version_2_are_written_and_those_of_each_version_are_read() {
         for (place, refusal) in Refusal::ALL.into_iter().enumerate() {
             let frame = encode_answer(5, &Err(refusal));
-            assert_eq!(hex(&frame), format!("{head}{:02x}", place + 1));
+            assert_eq!(hex(&frame), format!("020500000000000000{:02x}", place + 1));
             assert_eq!(decode_answer(&frame), Ok((5, Err(refusal))));
+            assert_eq!(decode_answer(&[&[1], &frame[1..]].concat()), Ok((5, Err(refusal))));
         }
         let frame = encode_answer(5, &Ok(loan()));
-        assert_eq!(hex(&frame), format!("{head}00{GOLDEN}"));
+        assert_eq!(hex(&frame), format!("02050000000000000000{GOLDEN}01"));
         assert_eq!(decode_answer(&frame), Ok((5, Ok(loan()))));
+        let of_before = Loan { aside: false, ..loan() };
+        assert_eq!(decode_answer(&bytes(&format!("01050000000000000000{GOLDEN}"))), Ok((5, Ok(of_before))));
     }
     const GOLDEN: &str = concat!(
         "0700000000000000",
@@ -377,7 +412,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 0..=LONGEST_KEY),
         ) {
             let least = ((want as f64 * part) as u64).clamp(1, want);
-            let terms = Terms { rule, want, least, patience: Micros(patience) };
+            let terms = Terms { rule, want, least, patience: Micros(patience), aside: want % 2 == 0 };
             let ask = PeerAsk { id, policy: &policy, key: &key, terms };
             let frame = ask.encode().expect("it is short");
             prop_assert!(frame.len() <= LONGEST);
@@ -397,7 +432,8 @@ mod tests {
             }
             let clock = [numbers[1].min(numbers[2]), numbers[1].max(numbers[2])].map(Timestamp);
             let (tokens, lasts, epoch) = (numbers[0], lasts.map(Micros), numbers[3]);
-            let loan = Loan { tokens, lasts, clock, epoch, counters, wait: Micros(numbers[4]) };
+            let aside = tokens % 2 == 0;
+            let loan = Loan { tokens, lasts, clock, epoch, counters, wait: Micros(numbers[4]), aside };
             let frame = encode_answer(id, &Ok(loan));
             prop_assert!(frame.len() <= LONGEST);
             prop_assert_eq!(decode_answer(&frame), Ok((id, Ok(loan))));

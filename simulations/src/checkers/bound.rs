@@ -13,7 +13,7 @@ use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 
-use super::notes::{Lives, Refunds};
+use super::notes::{Asides, Lives, Refunds};
 use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use super::{Found, SAME, counted};
@@ -129,6 +129,7 @@ pub(super) struct Bound {
     /// Requests that give back what a hold was too much, until they are made.
     of_holds: Set<u64>,
     lives: Lives,
+    asides: Asides,
     found: Found,
 }
 
@@ -149,6 +150,7 @@ impl Bound {
             asked: Refunds::default(),
             of_holds: Set::default(),
             lives: Lives::default(),
+            asides: Asides::default(),
             found: Found::default(),
         }
     }
@@ -528,8 +530,11 @@ impl Observer for Bound {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.excuse(moment, seen);
+        self.asides.see(moment, seen);
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        let is_lent = !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store | Source::Peer));
+        let is_aside = self.asides.lender(moment, request, decision).is_some();
+        let is_lent = matches!(decision.source, Source::Lease | Source::Store | Source::Peer) && !is_aside;
+        let is_lent = !SHARES.when(!is_lent);
         if request.kind == Kind::Check
             && decision.verdict == Verdict::Allow
             && is_lent

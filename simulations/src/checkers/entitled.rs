@@ -42,7 +42,7 @@ static LOWERED: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "entitled.rs",
     invariants: &["entitled"],
-    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, of a sliding window by the part of it that has passed, and nothing before others have made room in a bucket.",
+    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits and lends no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, of a sliding window by the part of it that has passed, and nothing before others have made room in a bucket.",
     judges: "One fixed or sliding window, or one bucket, of which tokens are set aside.",
     exemptions: &[&LEAPS, &FORGOTTEN, &MIXED, &LOWERED],
     mutant: Some("share-after-acquire"),
@@ -218,12 +218,27 @@ impl Entitled {
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
-        let (life, key) = (self.lives.of(request.node), request.key);
-        if self.is_forgotten(key, self.told(key, life)) {
+        let life = self.lives.of(request.node);
+        if rule.is_entitled_bucket() {
+            if !self.is_forgotten(request.key, self.told(request.key, life)) {
+                self.admitted_of_bucket(moment, request, &rule.limits[0], store);
+            }
             return;
         }
-        if rule.is_entitled_bucket() {
-            return self.admitted_of_bucket(moment, request, &rule.limits[0], store);
+        self.spent(moment, (life, request.key), (request.cost, rule), store, &|| format!("{request:?} is admitted"));
+    }
+
+    /// A node has admitted so many tokens of what is set aside for it of a window, or lent them to a peer.
+    fn spent(
+        &mut self,
+        moment: Moment,
+        (life, key): (Life, u32),
+        (cost, rule): (u64, &Rule),
+        store: u64,
+        what: &dyn Fn() -> String,
+    ) {
+        if self.is_forgotten(key, self.told(key, life)) {
+            return;
         }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
         let place = self.places.entry(key).or_default().entry(life).or_default();
@@ -231,7 +246,7 @@ impl Entitled {
             (place.window, place.spent, place.most) = (window, 0, 0);
             place.begun = window - rule.limits[0].period.0;
         }
-        place.spent += request.cost;
+        place.spent += cost;
         place.most = place.most.max(place.tokens);
         let come = match rule.is_entitled_sliding() {
             true => released(&rule.limits[0], place.most, Timestamp(window), Timestamp(store)),
@@ -244,8 +259,7 @@ impl Entitled {
             () if place.spent > come => "of which less has come by then",
             () => return,
         };
-        let seen =
-            format!("{request:?} is admitted on what is set aside of the window until {window}, {wrong}: {place:?}");
+        let seen = format!("{} on what is set aside of the window until {window}, {wrong}: {place:?}", what());
         self.found.add("entitled", moment, || seen);
     }
 }
@@ -314,6 +328,12 @@ impl Observer for Entitled {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if call.sets_aside() => {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
+            Seen::PeerAnswered { node, incarnation, key, peer, answer: Ok(loan), rule, store, .. }
+                if loan.aside && loan.tokens > 0 =>
+            {
+                let what = || format!("key {key}: {peer:?} is lent {loan:?} by {:?}", (*node, *incarnation));
+                self.spent(moment, ((*node, *incarnation), *key), (loan.tokens, rule), store.0, &what);
+            }
             Seen::Answered { request, rule, decision, store, .. }
                 if rule.is_entitled() && decision.source == Source::Share && decision.verdict == Verdict::Allow =>
             {
@@ -357,6 +377,25 @@ mod tests {
         history.executed(&mut checker, SECOND / 4, 1);
         history.settled_in(&mut checker, SECOND / 3, [1, 1], 1);
         (history, checker)
+    }
+
+    #[test]
+    fn what_is_lent_of_what_is_set_aside_its_lender_does_not_admit() {
+        // Of seven that are set aside so many are lent in a window, and so many are admitted: none where an acquire has freed them.
+        for (frees, lent, own, seen) in [(false, 3, 4, 0), (false, 3, 5, 1), (false, 8, 0, 1), (true, 1, 0, 1)] {
+            let (mut history, mut checker) = told(7);
+            let at = SECOND + SECOND / 2;
+            if frees {
+                history.believes = Some(7);
+                history.called(&mut checker, at - 2, 2, 1);
+                history.executed(&mut checker, at - 1, 2);
+            }
+            history.lent_aside(&mut checker, [at, at + 1], 1, lent);
+            if own > 0 {
+                history.check(&mut checker, at + 2, own, Source::Share, true);
+            }
+            assert_eq!(checker.violations().len(), seen, "{frees} {lent} {own}: {:?}", checker.violations());
+        }
     }
 
     #[test]

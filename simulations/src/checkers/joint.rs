@@ -13,7 +13,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
 use super::bound::Bound;
-use super::notes::{Answers, Clocks, Life, Lives, Trips};
+use super::notes::{Answers, Asides, Clocks, Life, Lives, Trips};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
@@ -152,6 +152,7 @@ pub(super) struct Joint {
     entitled: Map<u32, ()>,
     /// How much that was in its latest window, by the end of that.
     aside: Map<u32, (u64, u64)>,
+    asides: Asides,
     clocks: Clocks,
     trips: Trips,
     /// Some nodes are of the build before for a while.
@@ -404,6 +405,7 @@ impl Joint {
             heard: Map::default(),
             entitled: Map::default(),
             aside: Map::default(),
+            asides: Asides::default(),
             clocks: Clocks::new(plan),
             trips: Trips::default(),
             mixed: plan.faults.iter().any(|fault| matches!(fault.what, What::Build { newer: false, .. })),
@@ -480,9 +482,8 @@ impl Joint {
         });
     }
 
-    /// What is excused of an admission on a share, limit by limit.
-    fn excused(&mut self, moment: Moment, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
-        let life = self.lives.of(request.node);
+    /// What is excused of an admission on a share, that of this node or of one that has lent of it, limit by limit.
+    fn excused(&mut self, moment: Moment, life: Life, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
             let (end, tokens) = self.aside.entry(request.key).or_default();
@@ -560,8 +561,11 @@ impl Joint {
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
         let excused = match decision.source {
-            Source::Share => self.excused(moment, request, rule, now),
-            _ => Vec::new(),
+            Source::Share => self.excused(moment, self.lives.of(request.node), request, rule, now),
+            _ => match self.asides.lender(moment, request, decision) {
+                Some(lender) => self.excused(moment, lender, request, rule, now),
+                None => Vec::new(),
+            },
         };
         let excused = |index: usize, _: &Limit| excused.get(index).copied().unwrap_or(0);
         if let Some(beyond) = self.all.admit(request, rule, decision, now, excused) {
@@ -613,6 +617,7 @@ impl Observer for Joint {
         self.lives.see(seen);
         self.clocks.see(moment, seen);
         self.trips.see(moment, seen);
+        self.asides.see(moment, seen);
         match seen {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => self.stops(fault),

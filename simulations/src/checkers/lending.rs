@@ -1,13 +1,14 @@
 //! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
 //! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
 //! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
-//! other limits. A node that has lost the store does not go by its share while a peer would lend. Where no peer would, no check
-//! waits for one that has said that it has no store, either, and one of those is asked now and then whether it is back.
+//! other limits. A node that has lost the store does not go by its share while a peer would lend, but for what is set aside for it
+//! alone. Where no peer would, no check waits for one that has said that it has no store, either, and one of those is asked now and
+//! then whether it is back.
 //!
 //! That what is lent on was held, and is admitted once, is `purse.rs`'s.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
-use rationd::core::decision::Source;
+use rationd::core::decision::{Source, Verdict};
 use rationd::core::policy::Rule;
 
 use super::Found;
@@ -46,12 +47,22 @@ static MISSED: Exemption = Exemption::new(
     "The fleet forgets who is given up: whoever is found again is another one, of which nothing is known.",
 );
 
+static DRY: Exemption = Exemption::new(
+    "a peer that had nothing of a key to lend, of what is set aside for it, until it said that it may have more; and all, where eight had nothing",
+    "It may lend of another key.",
+);
+
+static OWN: Exemption = Exemption::new(
+    "checks that are admitted on what is set aside of a window",
+    "Nobody else is lent that, so a node admits it before it asks a peer.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
     proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits; it does not go by its share at once while a peer answers asks under the same limits, nor after waiting for one that has said that it has no store, either, and asks those now and then.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED, &UNHEARD, &MISSED],
+    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED, &UNHEARD, &MISSED, &DRY, &OWN],
     mutant: Some("lends-under-other-limits"),
 };
 
@@ -75,6 +86,9 @@ const BETWEEN_TRIALS: u64 = 200_000;
 
 /// In a fleet of as many nodes; in a larger one it is longer by as many times, as the pause between two trials is.
 const OWNERS: u32 = 64;
+
+/// Where so many peers have nothing of a key, none is asked.
+const MANY: usize = 8;
 
 /// So long a check waits for peers, of whom it asks one after the other.
 const BUSY: u64 = 200_000;
@@ -114,6 +128,10 @@ pub(super) struct Lending {
     by_share: Map<(Life, u32), u64>,
     in_vain: Map<(Life, u32), u64>,
     tried: Map<Life, u64>,
+    /// The peers that had nothing to lend when a node last asked them, of what is set aside for them: they may be tried in its turns, too.
+    dry: Map<Life, Vec<Life>>,
+    /// The same of one key, and until when they say so.
+    dry_of: Map<(Life, u32), Vec<(Life, u64)>>,
     /// When a node went by its share, and had not tried any of those for long.
     untried: Map<Life, u64>,
     /// The peers that have not answered a node's last ask of them.
@@ -144,6 +162,8 @@ impl Lending {
             by_share: Map::default(),
             in_vain: Map::default(),
             tried: Map::default(),
+            dry: Map::default(),
+            dry_of: Map::default(),
             untried: Map::default(),
             unheard: Map::default(),
             found: Found::default(),
@@ -160,7 +180,11 @@ impl Lending {
             return;
         }
         let of_rule = rule.fingerprint();
-        let is_open = |(_, of, at): &&(Life, u64, u64)| *of == of_rule && moment.at < at + OPEN;
+        let dry = self.dry_of.get(&place).map_or(&[][..], Vec::as_slice);
+        let has_none =
+            |peer: Life| dry.iter().any(|(of, until)| (*of == peer || dry.len() >= MANY) && moment.at < *until);
+        let is_open =
+            |(peer, of, at): &&(Life, u64, u64)| *of == of_rule && moment.at < at + OPEN && !DRY.when(has_none(*peer));
         let open = self.answers.get(&place.0).and_then(|peers| peers.iter().find(is_open)).copied();
         if let Some((peer, _, at)) = open {
             self.found.add("lending", moment, || {
@@ -237,6 +261,9 @@ impl Lending {
             }
             self.tried.insert(life, moment.at);
         }
+        if self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
+            self.tried.insert(life, moment.at);
+        }
         self.untried.remove(&life);
         let unheard = self.unheard.entry(life).or_default();
         if !unheard.contains(&peer) {
@@ -264,7 +291,20 @@ impl Lending {
         }
         let has_none = *answer == Err(Refusal::NoStore) && moment.at < until;
         self.note_without(life, ask.terms.rule, peer, has_none.then_some(moment.at));
-        if answer.is_ok() && moment.at < until {
+        let dry_of = self.dry_of.entry((life, key)).or_default();
+        dry_of.retain(|(of, until)| *of != peer && moment.at < *until);
+        if let Some(loan) = answer.as_ref().ok().filter(|loan| loan.aside && loan.tokens < ask.terms.want) {
+            let wait = loan.wait.0.max(ask.rule.limits[0].period.0 / 8);
+            dry_of.push((peer, moment.at + wait + wait.div_ceil(DRIFT_PART)));
+        }
+        let dry = self.dry.entry(life).or_default();
+        dry.retain(|of| *of != peer);
+        dry.extend(answer.as_ref().is_ok_and(|loan| loan.aside && loan.tokens == 0).then_some(peer));
+        // Who lends of what is set aside for it may have nothing of another key, or nothing more of this one.
+        let is_aside = answer.as_ref().is_ok_and(|loan| loan.aside);
+        if is_aside {
+            self.note_open(life, ask.terms.rule, peer, None);
+        } else if answer.is_ok() && moment.at < until {
             self.note_open(life, ask.terms.rule, peer, Some(moment.at));
         }
         // It lends what it holds of one key, and says of another that it has no store: it is asked for none for a while.
@@ -305,7 +345,11 @@ impl Lending {
         let why = match () {
             () if rule.limits != ask.rule.limits && !LEARNS.when(has_waited) => "goes by other limits",
             () if leaves => "leaves",
-            () if is_asking => "asks a peer itself",
+            // What is set aside for it nobody has lent it.
+            () if is_asking && !loan.aside => "asks a peer itself",
+            () if loan.aside && !(terms.aside && rule.is_entitled_window()) => {
+                "lends of what is set aside who was not asked for that"
+            }
             () if !(terms.least..=terms.want).contains(&loan.tokens) => "lends what is not wanted",
             () => return,
         };
@@ -341,7 +385,10 @@ impl Observer for Lending {
                 self.waits(moment, (*node, *incarnation), *key, ask);
             }
             Seen::Answered { request, rule, decision, parked: false, .. }
-                if decision.source == Source::Share && request.kind == Kind::Check && self.judges_shares =>
+                if decision.source == Source::Share
+                    && request.kind == Kind::Check
+                    && self.judges_shares
+                    && !OWN.when(rule.is_entitled_window() && decision.verdict == Verdict::Allow) =>
             {
                 self.goes_by_its_share(moment, request, rule);
                 self.by_share.insert((self.lives.of(request.node), request.key), moment.at);

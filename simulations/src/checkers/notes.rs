@@ -40,6 +40,29 @@ impl Lives {
     }
 }
 
+/// What nodes were lent last of what is set aside for a peer that cannot reach the store: a check that is admitted with it, at the moment at
+/// which it is heard of, counts as if that peer had admitted it on its share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asides(Map<(u32, u32), (u64, Life)>);
+
+impl Asides {
+    pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::PeerHeard { node, key, peer, answer: Ok(loan), .. } = seen {
+            if loan.aside && loan.tokens > 0 {
+                self.0.insert((*node, *key), (moment.at, *peer));
+            } else {
+                self.0.remove(&(*node, *key));
+            }
+        }
+    }
+
+    /// Who lent what a check is admitted with that a peer has lent.
+    pub(super) fn lender(&self, moment: Moment, request: &Request, decision: &Decision) -> Option<Life> {
+        let (at, lender) = self.0.get(&(request.node, request.key)).filter(|_| decision.source == Source::Peer)?;
+        (*at == moment.at).then_some(*lender)
+    }
+}
+
 /// Which ids have been seen, in order: nodes count upwards, so the lowest is the oldest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids(Map<Life, VecDeque<u64>>);

@@ -10,9 +10,10 @@
 use rationd::core::ask::{Ask, Loan};
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::entitled::window_end;
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
-use rationd::core::time::StoredTime;
+use rationd::core::time::{StoredTime, Timestamp};
 
 use super::Found;
 use super::notes::{Clocks, Ids, Life, Lives, Refunds};
@@ -232,6 +233,14 @@ impl Purse {
         }
     }
 
+    /// A node without the store lends of what is set aside for it: entitled.rs knows how much that is. It ends with the window.
+    fn lend_aside(&mut self, moment: Moment, key: u32, (peer, ask): (Life, &Ask), loan: &Loan, rule: &Rule, now: u64) {
+        let (limit, end) = (&rule.limits[0], window_end(&rule.limits[0], Timestamp(now)).0);
+        let at = if limit.algorithm == Algorithm::Sliding { end - limit.period.0 } else { end };
+        let ends = self.ends(moment, key, rule, &[at]);
+        self.sent.entry((peer, ask.id)).or_default().push(LentOn { tokens: loan.tokens, ends, heard: 0 });
+    }
+
     /// A node lends on to a peer, of what ends first.
     fn lend_on(&mut self, moment: Moment, (life, key): (Life, u32), (peer, ask): (Life, &Ask), loan: &Loan, now: u64) {
         let lots = self.held.entry((life, key)).or_default();
@@ -326,6 +335,11 @@ impl Observer for Purse {
                 let life = self.lives.of(*node);
                 self.leave(moment, life, *key, call);
             }
+            Seen::PeerAnswered { key, peer, ask, answer: Ok(loan), rule, store, .. }
+                if loan.tokens > 0 && loan.aside =>
+            {
+                self.lend_aside(moment, *key, (*peer, ask), loan, rule, store.0);
+            }
             Seen::PeerAnswered { node, incarnation, key, peer, ask, answer: Ok(loan), store, .. }
                 if loan.tokens > 0 =>
             {
@@ -382,6 +396,18 @@ mod tests {
             history.answer(&mut checker, at, &request, Source::Peer, true);
             history.check(&mut checker, 4, own, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_lent_of_what_is_set_aside_was_not_lent_and_ends_with_its_window() {
+        for (at, cost, seen) in [(SECOND - 1, 3, 0), (SECOND - 1, 4, 1), (SECOND, 1, 1)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.lent_aside(&mut checker, [SECOND - 9, at], 0, 3);
+            let request = Request { node: 1, cost, ..history.ask(&mut checker, at) };
+            history.answer(&mut checker, at, &request, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{at} {cost}: {:?}", checker.violations());
         }
     }
 

@@ -255,7 +255,10 @@ impl Observer for Remaining {
                 let life = (*node, *incarnation);
                 if self.asked.get(&(life, *key)) == Some(&ask.id) {
                     self.asked.remove(&(life, *key));
-                    if let Ok(loan) = answer {
+                    // Who cannot reach the store, either, knows no more than before the outage, and says nothing by its counters.
+                    if let Ok(loan) = answer
+                        && !loan.aside
+                    {
                         self.told(life, *key, &ask.rule, loan);
                     }
                 }

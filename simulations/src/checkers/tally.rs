@@ -16,7 +16,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::StoredTime;
 
 use super::flow::Flow;
-use super::notes::{Lives, Refunds, Trips};
+use super::notes::{Asides, Lives, Refunds, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, counted};
@@ -140,6 +140,7 @@ pub(super) struct Tally {
     lives: Lives,
     flow: Flow,
     trips: Trips,
+    asides: Asides,
     found: Found,
 }
 
@@ -173,6 +174,7 @@ impl Tally {
             keys: Numbered::default(),
             spent: Map::default(),
             latest: None,
+            asides: Asides::default(),
             holds: Map::default(),
             asked: Map::default(),
             calls: Map::default(),
@@ -307,6 +309,7 @@ impl Observer for Tally {
         self.flow.see(moment, seen);
         self.trips.see(moment, seen);
         self.lives.see(seen);
+        self.asides.see(moment, seen);
         match seen {
             Seen::Settled { key, call, grant: Some(grant), .. } if grant.granted > 0 => {
                 if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule), &call.op) {
@@ -327,7 +330,8 @@ impl Observer for Tally {
                 let key = self.keys.of(request.key);
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
                 key.limit = Some(*limit);
-                let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
+                let is_aside = self.asides.lender(moment, request, decision).is_some();
+                let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer) && !is_aside;
                 let number = store.0 / limit.period.0;
                 // A share is spent of the window that the node takes it to be, and that is paid for: who has not
                 // heard of the store goes by its own clock.
@@ -335,7 +339,7 @@ impl Observer for Tally {
                 let is_told = decision.source == Source::Share && limit.algorithm == Algorithm::Fixed;
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
                     let of = if is_told { told } else { number };
-                    self.latest = (counts || decision.source == Source::Share).then_some((of, counts));
+                    self.latest = (counts || is_aside || decision.source == Source::Share).then_some((of, counts));
                 }
                 if counts && self.latest.is_some() {
                     if decision.source == Source::Peer {
@@ -345,7 +349,8 @@ impl Observer for Tally {
                     self.admitted(moment, request, number);
                 }
             }
-            Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } => {
+            // What is lent of what is set aside is paid for as that is, if its lender comes back in time.
+            Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } if !loan.aside => {
                 if let Some(limit) = limit(rule) {
                     self.keys.of(*key).window(store.0 / limit.period.0).on_loan += loan.tokens;
                 }

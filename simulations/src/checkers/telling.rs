@@ -260,6 +260,9 @@ impl Observer for Telling {
                 }
                 self.admit(moment, request.node, request.key, rule, request.cost, store.0);
             }
+            Seen::PeerAnswered { node, key, answer: Ok(loan), .. } if loan.aside => {
+                *self.alone.entry((*node, *key)).or_default() += loan.tokens;
+            }
             Seen::PeerAnswered { node, key, answer: Ok(loan), rule, store, .. } => {
                 self.admit(moment, *node, *key, rule, loan.tokens, store.0);
             }

@@ -457,6 +457,24 @@ impl History {
         self.see(observer, at, &Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, leaves, store });
     }
 
+    /// Node 0, in that life, lends so many tokens to node 1 of what is set aside for it, and node 1 hears of that later.
+    pub(super) fn lent_aside(
+        &mut self,
+        observer: &mut dyn Observer,
+        [at, heard]: [u64; 2],
+        incarnation: u64,
+        tokens: u64,
+    ) {
+        let (ask, rule) = (peer_ask(1, 3, 2), self.rule.clone());
+        let answer = loan(tokens).map(|loan| Loan { aside: true, ..loan });
+        let (key, peer, store) = (0, (1, 0), Timestamp(START + at));
+        let (ask, answer, rule, leaves) = (&ask, &answer, &rule, false);
+        let lent = Seen::PeerAnswered { node: 0, incarnation, key, peer, ask, answer, rule, leaves, store };
+        self.see(observer, at, &lent);
+        let (peer, store) = ((0, incarnation), Timestamp(START + heard));
+        self.see(observer, heard, &Seen::PeerHeard { node: 1, incarnation: 0, key, peer, ask, answer, store });
+    }
+
     /// Node 1 hears that so many tokens are lent on to it.
     pub(super) fn heard_of_loan(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (ask, answer) = (peer_ask(1, 3, 2), loan(tokens));
@@ -476,14 +494,14 @@ impl History {
 /// What a peer asks for, of a limit of ten a second.
 pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
     let rule = History::new("10/1s fixed").rule;
-    let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000) };
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000), aside: false };
     Ask { id, digest: Digest(1), key: b"k".as_slice().into(), rule, terms }
 }
 
 pub(super) fn loan(tokens: u64) -> Answer {
     let clock = [Timestamp(START); 2];
     let counters = [Counter::default(); MAX_LIMITS];
-    Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO })
+    Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO, aside: false })
 }
 
 #[test]

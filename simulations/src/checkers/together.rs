@@ -465,6 +465,11 @@ impl Observer for Together {
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
             }
             Seen::Called { key, call, .. } => drop(self.digests.insert(*key, call.digest.0)),
+            // What is lent of what is set aside its lender tells as admitted on its share.
+            Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } if loan.aside => {
+                let window = store.0 / rule.limits[0].period.0;
+                *self.shared.entry((*key, 0, window)).or_default() += loan.tokens;
+            }
             _ => {}
         }
         self.lives.see(seen);

@@ -14,17 +14,18 @@
 use super::calls::Asking;
 use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
+use super::loans::{ANSWERS, ASKED_FOR, lend};
 use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, OPEN, Op, StoreError, Voided};
-use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
+use crate::core::call::{Acquire, Call, Grant, HALF_CALL_LIFE, JUST_NOW, OPEN, Op, StoreError, Voided};
+use crate::core::calls::{Ended, Flight, Waiter};
 use crate::core::context::Context;
-use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::decision::{Decision, Reason, Source};
 use crate::core::gcra;
 use crate::core::lease::Unspent;
-use crate::core::limit::{Algorithm, MAX_LIMITS};
+use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
 use crate::core::time::{Due, Instant, Micros};
@@ -33,13 +34,6 @@ use crate::core::usage::PeerIndex;
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
 /// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
-
-/// Answers that may leave a waiter unsettled before it is denied.
-const ANSWERS: u8 = 4;
-
-/// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
-/// came.
-const ASKED_FOR: u8 = 2;
 
 /// A peer is waited for during this fraction of the time that a check may wait; the rest is for the store, which is asked if the peer
 /// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
@@ -278,11 +272,13 @@ fn send_ask(
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
     // would else stay above its limit by that for as long as the store is away.
-    let owed = if on(Mutant::DebtNotPaidByLoans) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
+    // What is set aside of a window the store does not lend until it is paid.
+    let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.is_entitled_window();
+    let owed = if is_unpaid { key.debt(now).saturating_add(key.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };
     let patience = cx.owners.patience(peer).min(patience.max(Micros(1)));
-    let terms = Terms { rule: rule.fingerprint(), want, least, patience };
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience, aside: rule.is_entitled_window() };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);
@@ -295,68 +291,6 @@ fn send_ask(
 fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if let Some(late) = key.calls.end_late_ask(now) {
         cx.owners.note_late(now, late.peer, late.sent, late.ask.terms.patience);
-    }
-}
-
-/// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What it is lent counts as
-/// spent here, at this moment, and is its own.
-pub(super) fn lend(
-    key: &mut LeasedKey,
-    cx: &mut Context,
-    now: Instant,
-    want: u64,
-    peer: PeerAsks,
-    answers: u8,
-) -> Option<Answer> {
-    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
-        return Some(Err(Refusal::NoStore));
-    }
-    if peer.until < now && !on(Mutant::LendsTooLate) {
-        return Some(Err(Refusal::Busy));
-    }
-    let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
-    // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
-    if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) && !on(Mutant::LendsWhatLapses) {
-        return Some(Err(Refusal::Busy));
-    }
-    if on(Mutant::LentOnNotSpent) && usable >= want {
-        return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
-    }
-    let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
-        Some(decision) if decision.verdict == Verdict::Allow => {
-            cx.policy_stats(key.policy()).spent += want;
-            return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
-        }
-        Some(decision) => decision,
-        None if answers >= ANSWERS => key.deny_in_line(now, want),
-        None => return None,
-    };
-    // Whoever asks for several checks admits some of them, if the store has no more.
-    let (part, more) = (usable.min(want), usable.saturating_add(peer.least.get()));
-    if answers < ASKED_FOR && denial.source != Source::Prefilter && more < want && !key.is_exhausted(now, more) {
-        return None;
-    }
-    let is_part = part >= peer.least.get() && denial.source != Source::Prefilter && key.has_matured(now, part);
-    let tokens = if is_part && key.holdings.spend(now, part) { part } else { 0 };
-    if tokens > 0 {
-        key.demand.note_spent(tokens);
-        key.note_spent(now, tokens);
-        cx.policy_stats(key.policy()).spent += tokens;
-    }
-    Some(Ok(loan(key, now, tokens, until, denial.retry_after.unwrap_or_default())))
-}
-
-/// Tokens that have been spent here for a peer, and what this node knows of the key.
-fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) -> Loan {
-    let mut counters = [Counter::default(); MAX_LIMITS];
-    key.show(now, &mut counters);
-    Loan {
-        tokens,
-        lasts: until.time().map(|until| until.since(now)),
-        clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
-        epoch: key.view.epoch(),
-        counters,
-        wait,
     }
 }
 
@@ -375,7 +309,11 @@ pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instan
         left -= waiter.cost;
         key.demand.note_spent(waiter.cost);
         let decision = key.answer(now, waiter.cost, Resolution::allow(Source::Peer));
+        let decision = if loan.aside { key.beside_aside(now, left, decision) } else { decision };
         answer_first(key, cx, now, decision);
+    }
+    if loan.aside {
+        return tokens - left;
     }
     // The peer had less than the first of them wants. For the others it may have enough.
     let mut is_refused = loan.tokens == 0 && key.is_away(now);

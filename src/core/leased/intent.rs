@@ -55,6 +55,10 @@ const COLD: u64 = 4;
 /// Where half of a fleet has lost the store, every second peer refuses: one check in 256 finds eight of those in a row.
 const MOST_ASKS: u8 = 8;
 
+/// The same where peers lend of what is set aside for them. Each that has nothing is remembered, so that the next check asks another one: more
+/// asks in a row would let checks wait that nobody can admit.
+const MOST_ASKS_ASIDE: u8 = 2;
+
 /// An owner leases a key for the whole fleet as long as the store has counted at most one lessee for so many nodes. More lessees show
 /// that others lease for themselves, and an owner that leased for all would take what they lack.
 const NODES_OF_ONE: u32 = 4;
@@ -149,7 +153,7 @@ pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option
         return None;
     }
     if key.is_away(now) {
-        return cx.owners.relay(now, key.id(), key.view.rule()).filter(|_| may_relay(key, cx, now, first.asks));
+        return relay(key, cx, now).filter(|_| may_relay(key, cx, now, first.asks));
     }
     let is_busy =
         key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
@@ -198,9 +202,17 @@ pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
     if is_new(key) && nodes_served(key, cx, now) > 1 { key.ceiling_among(1) } else { key.ceiling(cx.fleet) }
 }
 
+/// The peer that a check waits for while this node's part of the store is away. Of what is set aside for peers, one that has nothing of the
+/// key now is not asked.
+fn relay(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
+    let may_lend = |peer| key.outage.bank().is_none_or(|bank| bank.may_lend(now, peer));
+    cx.owners.relay(now, key.id(), key.view.rule(), may_lend)
+}
+
 /// Whether a check for which so many peers were asked already waits for a peer, because this node's part of the store is away.
 pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
-    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id(), key.view.rule()).is_some();
+    let most = if key.view.rule().is_entitled_window() { MOST_ASKS_ASIDE } else { MOST_ASKS };
+    let is_asked = || asks < most && relay(key, cx, now).is_some();
     is_for_peers(key, cx, now) && (key.calls.awaits_peer() || is_asked())
 }
 
@@ -208,7 +220,7 @@ pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -
 /// no store: so one that reaches it again is found.
 pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<PeerIndex> {
     let is_idle = key.line.is_empty() && !key.calls.is_asking();
-    if !is_idle || !is_for_peers(key, cx, now) || cx.owners.relay(now, key.id(), key.view.rule()).is_some() {
+    if !is_idle || !is_for_peers(key, cx, now) || relay(key, cx, now).is_some() {
         return None;
     }
     cx.owners.trial(now, key.view.rule())

@@ -159,6 +159,10 @@ impl LeasedKey {
             self.note_spent(now, cost);
             return Some(self.answer(now, cost, Resolution::allow(source)));
         }
+        // What is set aside for this node nobody else is lent, whoever a peer is that lends.
+        if relays && let Some(admitted) = self.admit_aside(now, cost, fleet) {
+            return Some(admitted);
+        }
         if self.is_exhausted(now, cost) {
             self.demand.note_denied();
             return Some(self.deny(now, cost, source));

@@ -7,10 +7,11 @@
 
 use std::num::NonZeroU64;
 
-use super::advance::{advance, drop_ended, lend, serve_from_loan};
+use super::advance::{advance, drop_ended, serve_from_loan};
 use super::calls::Asking;
 use super::intent::Wish;
 use super::key::LeasedKey;
+use super::loans::{lend, lend_aside};
 use super::outcomes::{pay_credit, pay_debt, probe_pause};
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
 use crate::core::calls::{PeerAsks, Waiter};
@@ -30,9 +31,15 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
     let Some(least) = NonZeroU64::new(terms.least.min(terms.want)) else {
         return AskOutcome::Answered(Err(Refusal::Busy));
     };
-    let peer = PeerAsks { least, until: now + terms.patience };
+    let peer = PeerAsks { least, until: now + terms.patience, aside: terms.aside };
     if let Some(refusal) = refuses(key, cx, now, terms) {
-        return AskOutcome::Answered(Err(refusal));
+        let lends = refusal == Refusal::NoStore && terms.aside;
+        let loan = if lends { lend_aside(key, cx, now, terms.want, least.get()) } else { None };
+        if loan.is_some() && key.outage.phase().asks_again(now) {
+            // A node that nobody else asks would else not find the store, nor know that it is away still.
+            advance(key, cx, now, Wish::Tokens);
+        }
+        return AskOutcome::Answered(loan.ok_or(refusal));
     }
     key.demand.note_check(now);
     if key.line.is_empty()
@@ -77,7 +84,11 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
     cx.owners.note_answer(asking.peer, now.since(asking.sent));
     match answer {
         Ok(loan) => {
-            cx.owners.note_loan(now, asking.peer);
+            if loan.aside {
+                cx.owners.note_aside(now, asking.peer, loan.tokens);
+            } else {
+                cx.owners.note_loan(now, asking.peer);
+            }
             take_loan(key, cx, now, &asking, loan);
         }
         Err(refusal) => cx.owners.note_refusal(now, asking.peer, asking.ask.terms.rule, *refusal),
@@ -93,15 +104,17 @@ fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Askin
     let is_void = asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
     let (mut paid, mut taken) = (0, 0);
-    let is_unheeded = is_over && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow);
+    let is_unheeded = is_over && !loan.aside && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow);
     if is_unheeded && !is_void {
         // The loan was of a window that has ended since, and its counters say nothing of the next one.
         key.line.forget_ask();
     } else if !is_void {
-        if key.learn_from_loan(now, asking.sent, loan) {
+        if loan.aside {
+            key.learn_from_aside(now, asking, loan);
+        } else if key.learn_from_loan(now, asking.sent, loan) {
             remember_denial(key, cx, now, loan);
         }
-        if !on(Mutant::DebtNotPaidByLoans) {
+        if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().is_entitled_window() {
             paid = pay_debt(key, cx, now, tokens);
             paid += pay_credit(key, cx, tokens - paid);
         }
@@ -127,6 +140,18 @@ fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &L
 }
 
 impl LeasedKey {
+    /// Takes note of what a peer says that cannot reach the store, either: whether it has more to lend, and, where the store has told this node
+    /// nothing of the key, which window is open. What it knows of the counters is no younger than the outage.
+    fn learn_from_aside(&mut self, now: Instant, asking: &Asking, loan: &Loan) {
+        if loan.tokens < asking.ask.terms.want && self.is_away(now) {
+            let period = self.view.rule().limits[0].period;
+            self.outage.bank_mut().note_dry(now, asking.peer, loan.wait, period);
+        }
+        if self.view.last_answered().is_none() && loan.tokens > 0 {
+            self.learn_from_loan(now, asking.sent, loan);
+        }
+    }
+
     /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing; false where its
     /// clock cannot be the store's.
     ///

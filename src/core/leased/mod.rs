@@ -15,11 +15,13 @@
 //! | `intent.rs` | what it wants of the store, and why |
 //! | `timers.rs` | when it must be looked at again |
 //! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |
+//! | `loans.rs` | what a peer is lent |
+//! | `aside.rs` | what is set aside for this node, and what of it peers are lent |
 //! | `outage.rs` | its part of the store is away, or has lost what it knew |
 //! | `peers.rs` | what peers are told, and what is made of what they tell |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
-//! A key has nine parts. Each owns its fields: they are private to the part's file, and change by methods that say
+//! A key has ten parts. Each owns its fields: they are private to the part's file, and change by methods that say
 //! what has happened. A part knows no other part and not the key; only `calls.rs` knows the driver, to which it
 //! sends.
 //!
@@ -31,12 +33,15 @@
 //! | `core/line.rs` | the checks that wait for tokens |
 //! | `calls.rs` | what is under way to the store, and who waits for it |
 //! | `phase.rs` | an outage: how the store is doing, and what was admitted without it |
+//! | `bank.rs` | how much is wanted without the store, and which peers have nothing to lend |
 //! | `peer_usage.rs` | what this node and its peers did in the latest windows |
 //! | `entitlement.rs` | what the store has set aside for this node |
 //! | `pacing.rs` | when the store is asked though nobody waits |
 
 mod account;
 mod advance;
+mod aside;
+mod bank;
 mod calls;
 mod demand;
 mod entitlement;
@@ -44,6 +49,7 @@ mod holdings;
 mod intent;
 mod key;
 mod lending;
+mod loans;
 mod outage;
 mod outcomes;
 mod pacing;

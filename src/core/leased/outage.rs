@@ -61,13 +61,13 @@ const STALE: Micros = Micros(1_000_000);
 const ROUNDS_OF_GOSSIP: u64 = 2;
 
 /// What the store lent before it was lost: see [`Lent`].
-struct Counted {
+pub(super) struct Counted {
     own: [u64; MAX_LIMITS],
     all: Option<[Counter; MAX_LIMITS]>,
 }
 
 impl Counted {
-    fn lent(&self) -> Lent<'_> {
+    pub(super) fn lent(&self) -> Lent<'_> {
         Lent { own: &self.own, all: self.all.as_ref().map(|all| &all[..]) }
     }
 }
@@ -158,7 +158,7 @@ impl LeasedKey {
     }
 
     /// The budget of a key that was unknown when its store server was lost.
-    fn late_book(&self, now: Instant) -> Box<FallbackBudget> {
+    pub(super) fn late_book(&self, now: Instant) -> Box<FallbackBudget> {
         Box::new(FallbackBudget::open_late(self.view.rule(), self.view.clock().latest(now)))
     }
 
@@ -208,7 +208,7 @@ impl LeasedKey {
 
     /// What the store had lent before it was lost. The counts of all nodes can be relied on if the store said shortly
     /// before that this node alone uses the key, and no fleet knows otherwise.
-    fn counted(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
+    pub(super) fn counted(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
         let is_fresh = self.view.answered().is_some_and(|at| book.since() <= self.view.clock().latest(at) + FRESH);
         let is_restoring = self.outage.phase().is_restoring();
         let is_alone = self.view.nodes() == 1 && fleet.is_none() && !book.is_late() && !is_restoring;
@@ -242,7 +242,7 @@ impl LeasedKey {
     /// This node's part of each limit, in millionths. In a fleet it is fixed when the share is first spent. Without a
     /// fleet it is an equal part for each node that the store last counted, and does not grow, because a store that
     /// is back counts anew.
-    fn parts(&self, book: &FallbackBudget, now: Instant, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
+    pub(super) fn parts(&self, book: &FallbackBudget, now: Instant, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
         let (kept, lost) = (book.parts(), book.since());
         let mut parts = [0; MAX_LIMITS];
         if self.view.rule().is_entitled() {
@@ -260,8 +260,7 @@ impl LeasedKey {
         parts
     }
 
-    /// What is set aside for this node of the window that is open, in millionths of the limit: as much as gives just so many
-    /// tokens, or, of more than a million, not more.
+    /// What is set aside for this node of the window that is open, in millionths of the limit.
     fn entitled_part(&self, now: Instant) -> u64 {
         let limit = &self.view.rule().limits[0];
         if self.view.rule().is_entitled_bucket() {
@@ -269,16 +268,12 @@ impl LeasedKey {
             let part = self.outage.entitlement().believed(self.view.clock().at_most(now));
             return part - part.div_ceil(CLOCKS_PART);
         }
-        let tokens = self.outage.entitlement().of_window(limit, self.view.clock().latest(now));
-        let millionths = u128::from(tokens) * 1_000_000;
-        let count = u128::from(limit.count);
-        let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
-        u64::try_from(part).unwrap_or(u64::MAX)
+        part_of_window(limit, self.outage.entitlement().of_window(limit, self.view.clock().latest(now)))
     }
 
     /// Of what is set aside for this node of a sliding window, what it may still admit at `now`: by the part of the window that has surely
     /// passed by the store's clock. `None` for other limits, of which it may admit all at once.
-    fn released(&self, book: &FallbackBudget, now: Instant) -> Option<u64> {
+    pub(super) fn released(&self, book: &FallbackBudget, now: Instant) -> Option<u64> {
         let (rule, clock) = (self.view.rule(), self.view.clock());
         if !rule.is_entitled_sliding() || on(Mutant::SlidingPartAtOnce) {
             return None;
@@ -311,7 +306,7 @@ impl LeasedKey {
     /// Whether two windows may be open, because the store's clock is known only to within a round trip. Then neither
     /// share is spent, since it could be spent twice in one of them. The doubt is at most a quarter of each window,
     /// plus 2 ms for the drift.
-    fn is_between_windows(&self, now: Instant, latest: Timestamp) -> bool {
+    pub(super) fn is_between_windows(&self, now: Instant, latest: Timestamp) -> bool {
         let drift = self.drift(now);
         self.windowed().any(|period| {
             let window = |at: Timestamp| at.0 / period.0;
@@ -321,7 +316,7 @@ impl LeasedKey {
 
     /// The first time from `latest` on that is surely within one window of each limit, even for a client that comes a
     /// little late.
-    fn past_doubt(&self, now: Instant, latest: Timestamp) -> Timestamp {
+    pub(super) fn past_doubt(&self, now: Instant, latest: Timestamp) -> Timestamp {
         let drift = self.drift(now);
         let surely = self.windowed().map(|period| {
             let late = Micros(LATE.0.min(period.0 / LATE_PART));
@@ -345,7 +340,7 @@ impl LeasedKey {
     }
 
     /// How far the store's clock may have drifted from this node's since the last answer.
-    fn drift(&self, now: Instant) -> Micros {
+    pub(super) fn drift(&self, now: Instant) -> Micros {
         let most = if self.view.rule().is_entitled() { u64::MAX } else { DRIFT.1 };
         self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(most)))
     }
@@ -487,6 +482,14 @@ impl LeasedKey {
     pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
         self.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
     }
+}
+
+/// So many tokens of a window in millionths of the limit: as much as gives just so many, or, of more than a million, not more.
+pub(super) fn part_of_window(limit: &Limit, tokens: u64) -> u64 {
+    let millionths = u128::from(tokens) * 1_000_000;
+    let count = u128::from(limit.count);
+    let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// The store answers, but has lost the key's data (`docs/concepts/fleet.md`, "A store that lost its data").

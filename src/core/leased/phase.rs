@@ -12,6 +12,7 @@
 //!
 //! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
+use super::bank::Bank;
 use super::entitlement::Entitlement;
 use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
@@ -36,6 +37,8 @@ struct Loss {
     credit: Option<Credit>,
     /// What the store has set aside for this node.
     entitlement: Entitlement,
+    /// What nodes lend each other of that.
+    bank: Bank,
 }
 
 /// Tokens of a check that passed before the store had answered about the key at all. The next grant pays for them.
@@ -126,7 +129,13 @@ impl Phase {
 
 impl Outage {
     fn loss(&mut self) -> &mut Loss {
-        let none = Loss { phase: Phase::Connected, book: None, credit: None, entitlement: Entitlement::default() };
+        let none = Loss {
+            phase: Phase::Connected,
+            book: None,
+            credit: None,
+            entitlement: Entitlement::default(),
+            bank: Bank::default(),
+        };
         self.0.get_or_insert_with(|| Box::new(none))
     }
 
@@ -155,6 +164,16 @@ impl Outage {
         }
     }
 
+    /// What nodes lend each other of what is set aside, if anything was ever lost.
+    pub(super) fn bank(&self) -> Option<&Bank> {
+        self.0.as_ref().map(|loss| &loss.bank)
+    }
+
+    /// The same, to change it.
+    pub(super) fn bank_mut(&mut self) -> &mut Bank {
+        &mut self.loss().bank
+    }
+
     fn book_mut(&mut self) -> Option<&mut FallbackBudget> {
         self.0.as_mut()?.book.as_deref_mut()
     }
@@ -167,6 +186,9 @@ impl Outage {
     /// The store did not answer, and is asked again at `retry_at`. What was sent before `noticed` may have been answered before.
     pub(super) fn lose(&mut self, retry_at: Instant, noticed: Instant) {
         // Peers are telling the store what it has lost. It is not asked before their time is over.
+        if !self.phase().is_away() && self.0.is_some() {
+            *self.bank_mut() = Bank::default();
+        }
         if !matches!(self.phase(), Phase::Restoring { until } if until > retry_at) {
             self.loss().phase = Phase::Lost { retry_at, noticed };
         }

@@ -10,7 +10,7 @@ use crate::core::batch::refill_interval;
 use crate::core::call::{OPEN, Op, Windows};
 use crate::core::calls::Waiter;
 use crate::core::context::Context;
-use crate::core::decision::{Decision, Source};
+use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::holds::{Charge, is_open};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::{Outcome, Request, Ticket};
@@ -42,6 +42,7 @@ pub(in crate::core) fn check(
         return peek(key, cx, now, deadline, cost);
     }
     key.demand.note_check(now);
+    key.note_wanted(now, cost);
     let decided = if key.line.is_empty() || on(Mutant::BargesPastTheLine) {
         let relays = may_relay(key, cx, now, 0);
         key.decide(now, cost, Source::Lease, cx.fleet, relays)
@@ -58,6 +59,9 @@ pub(in crate::core) fn check(
             advance(key, cx, now, Wish::Tokens);
         }
         if decision.source == Source::Share && cx.owners.are_there() {
+            if decision.verdict == Verdict::Allow && key.view.rule().is_entitled_window() {
+                cx.owners.note_own_aside(now);
+            }
             try_peer(key, cx, now, cost);
         }
         return Outcome::Decided(decision);

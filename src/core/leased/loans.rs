@@ -1,0 +1,100 @@
+//! What a peer that asks is lent: of what the store has lent this node, or of what it has set aside for it. The answers leave from
+//! `advance.rs`.
+
+use super::key::LeasedKey;
+use crate::core::ask::{Answer, Loan, Refusal};
+use crate::core::call::Counter;
+use crate::core::calls::PeerAsks;
+use crate::core::context::Context;
+use crate::core::decision::{Source, Verdict};
+use crate::core::limit::MAX_LIMITS;
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::{Due, Instant, Micros};
+
+/// Answers that may leave a waiter unsettled before it is denied.
+pub(super) const ANSWERS: u8 = 4;
+
+/// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
+/// came.
+pub(super) const ASKED_FOR: u8 = 2;
+
+/// A node of which nothing is set aside of a key is not asked for it again for so long: the store is away for all of it, or is back.
+const NOTHING_FOR: Micros = Micros(1_000_000);
+
+/// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What it is lent counts as
+/// spent here, at this moment, and is its own.
+pub(super) fn lend(
+    key: &mut LeasedKey,
+    cx: &mut Context,
+    now: Instant,
+    want: u64,
+    peer: PeerAsks,
+    answers: u8,
+) -> Option<Answer> {
+    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
+        let is_late = peer.until < now;
+        let loan = if peer.aside && !is_late { lend_aside(key, cx, now, want, peer.least.get()) } else { None };
+        return Some(loan.ok_or(Refusal::NoStore));
+    }
+    if peer.until < now && !on(Mutant::LendsTooLate) {
+        return Some(Err(Refusal::Busy));
+    }
+    let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
+    // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
+    if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) && !on(Mutant::LendsWhatLapses) {
+        return Some(Err(Refusal::Busy));
+    }
+    if on(Mutant::LentOnNotSpent) && usable >= want {
+        return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+    }
+    let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
+        Some(decision) if decision.verdict == Verdict::Allow => {
+            cx.policy_stats(key.policy()).spent += want;
+            return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+        }
+        Some(decision) => decision,
+        None if answers >= ANSWERS => key.deny_in_line(now, want),
+        None => return None,
+    };
+    // Whoever asks for several checks admits some of them, if the store has no more.
+    let (part, more) = (usable.min(want), usable.saturating_add(peer.least.get()));
+    if answers < ASKED_FOR && denial.source != Source::Prefilter && more < want && !key.is_exhausted(now, more) {
+        return None;
+    }
+    let is_part = part >= peer.least.get() && denial.source != Source::Prefilter && key.has_matured(now, part);
+    let tokens = if is_part && key.holdings.spend(now, part) { part } else { 0 };
+    if tokens > 0 {
+        key.demand.note_spent(tokens);
+        key.note_spent(now, tokens);
+        cx.policy_stats(key.policy()).spent += tokens;
+    }
+    Some(Ok(loan(key, now, tokens, until, denial.retry_after.unwrap_or_default())))
+}
+
+/// Tokens of what is set aside for this node, which cannot reach the store, for a peer that wants so many and at least so many. `None`: it
+/// lends nothing of any key. What it lends it has spent as if it had admitted it.
+pub(super) fn lend_aside(key: &mut LeasedKey, cx: &mut Context, now: Instant, want: u64, least: u64) -> Option<Loan> {
+    if !key.lends_aside(now) {
+        // Whoever says that it has no store is asked for no key.
+        let none = || Loan { lasts: Some(Micros::ZERO), aside: true, ..loan(key, now, 0, Due::NEVER, NOTHING_FOR) };
+        return cx.owners.had_own_aside(now).then(none);
+    }
+    cx.owners.note_own_aside(now);
+    let (tokens, lasts, wait) = key.spend_for_peer(now, want, least);
+    Some(Loan { lasts: Some(lasts), aside: true, ..loan(key, now, tokens, Due::NEVER, wait) })
+}
+
+/// Tokens that have been spent here for a peer, and what this node knows of the key.
+fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) -> Loan {
+    let mut counters = [Counter::default(); MAX_LIMITS];
+    key.show(now, &mut counters);
+    Loan {
+        tokens,
+        lasts: until.time().map(|until| until.since(now)),
+        clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
+        epoch: key.view.epoch(),
+        counters,
+        wait,
+        aside: false,
+    }
+}
