@@ -14,7 +14,8 @@ mod tables;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use self::daemons::Daemons;
 use self::tables::View;
@@ -37,9 +38,11 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
         screen::show(&mut daemons, every, view)?;
         return Ok(Code::Ok.into());
     }
+    // A park alone may end at once: the threads that asked have woken this one when they ended, and it had not waited for them.
+    let (_never, timer) = mpsc::channel::<()>();
     loop {
         // The rates are those of this while.
-        wait(every);
+        let _ = timer.recv_timeout(every);
         let (figures, problem) = daemons.figures()?;
         if let Some(problem) = problem {
             return Err(problem.into());
@@ -48,18 +51,5 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
         if args.once {
             return Ok(Code::Ok.into());
         }
-    }
-}
-
-/// Waits for all of a time. A park alone may end at once: the threads that asked have woken this one when they ended, and it had not
-/// waited for them.
-fn wait(time: Duration) {
-    let due = Instant::now() + time;
-    loop {
-        let left = due.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::park_timeout(left);
     }
 }

@@ -255,10 +255,11 @@ impl Lending {
 
     fn asks_who_has_none(&mut self, moment: Moment, life: Life, key: u32, peer: Life) {
         let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
-        if peers.iter().any(|(other, _, at)| *other == peer && moment.at < at + WITHOUT) {
-            if self.by_share.get(&(life, key)).is_some_and(|at| moment.at < at + BUSY) {
+        if let Some((_, _, at)) = peers.iter().find(|(other, _, _)| *other == peer) {
+            if moment.at < at + WITHOUT && self.by_share.get(&(life, key)).is_some_and(|at| moment.at < at + BUSY) {
                 self.in_vain.insert((life, key), moment.at);
             }
+            // In a large fleet the turns of all peers last longer than it is known of one that it has no store.
             self.tried.insert(life, moment.at);
         }
         if self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
