@@ -277,3 +277,27 @@ fn a_key_of_which_nobody_has_anything_is_asked_for_a_few_times_in_a_window() {
     }
     assert!((8..=10).contains(&count), "{count} asks");
 }
+
+/// What a peer said of it, which had not noticed yet that its own way to the store is cut, is older than what the store says.
+#[test]
+fn what_a_peer_denied_is_forgotten_when_the_store_answers() {
+    let mut bench = lost("100/4s sliding", 3);
+    join(&mut bench, 3);
+    (0..3).for_each(|_| next_window(&mut bench));
+    bench.advance(Micros(2_500_000));
+    lose_all(&mut bench);
+    assert_eq!(passed(&mut bench, 1), 1, "no client waits any more");
+    assert_eq!(bench.check(10), None);
+    let ask = asked(&mut bench);
+    let (now, mut counters) = (bench.store_time(), [Counter::default(); MAX_LIMITS]);
+    counters[0] = Counter { used: 97, prev: 0, at: Timestamp(now.0 / 4_000_000 * 4_000_000) };
+    let none = Loan { tokens: 0, lasts: None, clock: [now, now], epoch: 5, counters, wait: SECOND, aside: false };
+    bench.answer(&ask, &Ok(none));
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.advance(Micros(260_000));
+    assert_eq!(bench.check(10), Some(Verdict::Deny), "as the peer said");
+    let probe = bench.acquire();
+    assert_eq!(bench.order(&probe).need, 0, "it only looks");
+    bench.grant(&probe, 0);
+    assert_eq!(bench.check(10), None, "the store has some, and is asked");
+}

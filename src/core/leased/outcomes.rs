@@ -244,6 +244,9 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
             pace(key, cx, now, order, granted);
         }
         plan_ahead(key, cx, now);
+    } else if is_refused {
+        // It says nothing of whether the store has tokens. Its counters do, and what a peer said before is older.
+        key.pacing.go_on();
     }
     key.line.note_answers(answers);
     // Tokens that were charged at once and that nobody claims are returned. Only if the answer was late are they kept
