@@ -48,8 +48,8 @@ static PUSHED: Exemption = Exemption::new(
     "What the one before let pass may be more than this one holds: it begins empty.",
 );
 static CREDIT: Exemption = Exemption::new(
-    "the first check of a bucket, where it has waited for a store that is late",
-    "It passes once, on what trickles in meanwhile, and the next grant pays for it.",
+    "the first check of a bucket, or of other limits of it, where it has waited for a store that is late",
+    "The store has not answered about these limits. It passes once, on what trickles in meanwhile, and the next grant pays for it.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -88,6 +88,8 @@ struct Informed {
     /// Nodes that share the key, as last told; the fewest so far of this window and of the one before.
     nodes: u64,
     fewest: Vec<Fewest>,
+    /// The limits that the latest answer was about.
+    limits: Vec<Limit>,
 }
 
 /// The fewest nodes that one was told of in a limit's window, and in the one before.
@@ -188,7 +190,10 @@ impl Shares {
         for (limit, fewest) in call.rule.limits.iter().zip(&mut informed.fewest) {
             fewest.note(grant.now.0 / limit.period.0, informed.nodes);
         }
-        self.credited.remove(&place);
+        informed.limits = call.rule.limits.to_vec();
+        if self.limits.get(&place).is_none_or(|limits| *limits == informed.limits) {
+            self.credited.remove(&place);
+        }
     }
 
     /// The store gives no answer.
@@ -212,7 +217,8 @@ impl Shares {
         let spent = self.keys.entry(place).or_default();
         spent.resize(rule.limits.len(), Spent::default());
         let before = self.limits.insert(place, rule.limits.to_vec()).unwrap_or_default();
-        let is_credit = told.parked && informed.is_none() && rule.limits.iter().all(is_bucket);
+        let is_first = informed.as_ref().is_none_or(|informed| informed.limits[..] != rule.limits[..]);
+        let is_credit = told.parked && is_first && rule.limits.iter().all(is_bucket);
         if CREDIT.when(is_credit && self.credited.insert(place, moment.at).is_none()) {
             return;
         }
@@ -490,6 +496,27 @@ mod tests {
             }
             history.check(&mut checker, 60_000, 1, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// The store has answered about other limits, and not about those of now.
+    #[test]
+    fn the_first_check_of_other_limits_of_a_bucket_passes_on_credit_once() {
+        for (told_of_these, waits, seen) in [(false, 1, 0), (false, 2, 1), (true, 1, 1)] {
+            let mut history = History::new("5/200ms burst 2");
+            let mut checker = Shares::new(&history.setting());
+            history.nodes = 20;
+            history.settled(&mut checker, SECOND, 1, 0);
+            let mut history = History::new("10/200ms burst 4");
+            if told_of_these {
+                history.nodes = 20;
+                history.settled(&mut checker, SECOND, 1, 0);
+            }
+            for _ in 0..waits {
+                let request = history.ask(&mut checker, 3 * SECOND);
+                history.answer(&mut checker, 3 * SECOND + 100_000, &request, Source::Share, true);
+            }
+            assert_eq!(checker.violations().len(), seen, "{told_of_these} {waits}: {:?}", checker.violations());
         }
     }
 
