@@ -63,8 +63,8 @@ static FORGOTTEN: Exemption = Exemption::new(
 );
 
 static RESET: Exemption = Exemption::new(
-    "what was admitted on what is set aside, in windows at hand, before a client reset the key",
-    "A reset asks for the whole limit anew. What the store had counted bound.rs excuses; this it had not.",
+    "what was admitted on shares and on what is set aside, in windows at hand, before a client reset the key",
+    "A reset asks for the whole limit anew, and what a share owes is owed no more. What the store had counted bound.rs excuses; this it had not.",
 );
 
 static MIXED: Exemption = Exemption::new(
@@ -470,8 +470,13 @@ impl Joint {
         }
         state.until = moment.at + 2 * state.span + SAME_LOSS;
         // So is what the others have admitted by now.
-        let counted = &mut state.counted;
-        counted.resize(call.rule.limits.len(), Excused::default());
+        self.excuse_shares(key, now, &call.rule);
+    }
+
+    /// What was admitted on shares by now, in windows at hand, is excused.
+    fn excuse_shares(&mut self, key: u32, now: u64, rule: &Rule) {
+        let counted = &mut self.keys.of(key).counted;
+        counted.resize(rule.limits.len(), Excused::default());
         self.all.beside(key, now, |index, limit| {
             let most = 2 * whole(limit);
             let Some(book) = counted.get_mut(index) else { return 0 };
@@ -643,6 +648,8 @@ impl Observer for Joint {
                 let aside = self.aside.remove(key).filter(|(end, _)| grant.now.0 < *end);
                 let (_, tokens) = aside.unwrap_or_default();
                 self.all.beside(*key, grant.now.0, |_, _| RESET.forgives(tokens));
+                // Nor is what shares owe owed any more.
+                self.excuse_shares(*key, grant.now.0, &call.rule);
             }
             Seen::Left { .. } => self.left = moment.at,
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
@@ -885,6 +892,26 @@ mod tests {
                 history.reset(&mut checker, at + 1, 2);
             }
             history.check(&mut checker, at + 2, after, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_reset_is_forgiven_what_was_admitted_on_shares() {
+        // With the token that the store had counted.
+        for (resets, after, seen) in [(true, 11, 0), (true, 12, 1), (false, 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = SECOND / 10;
+            history.executed(&mut checker, at, 1);
+            history.settled(&mut checker, at, 1, 1);
+            history.check(&mut checker, at + 1, 9, Source::Share, true);
+            if resets {
+                history.reset(&mut checker, at + 2, 2);
+            }
+            history.check(&mut checker, at + 3, after, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
         }
     }
