@@ -43,7 +43,7 @@ static PUSHED: Exemption = Exemption::new(
 static BOUNDARY: Exemption = Exemption::new("a denial near a boundary", "A node may not know of it for two timeouts.");
 static LATE: Exemption = Exemption::new(
     "a denial that is late, as its node was not run",
-    "It may go by what the store had shown when it was due, and is judged by that, too; where the store has shown the window after the next since, it is not.",
+    "It may go by what the store had shown when it was due, and is judged by that, too; where the store has shown the window after the next since, it is not. By then nothing may count any more in a sliding window of which the node has heard nothing since: it is whole at once.",
 );
 static MOVED: Exemption = Exemption::new(
     "after a slot moved between clocks that differ",
@@ -280,7 +280,9 @@ impl Truth {
             }
             // It is whole again when all of this window has been forgotten, or of the one before.
             Algorithm::Sliding => {
-                let is_empty = told.abs_diff(now) <= doubt && TAKEN_BACK.when(now < key.taken_back);
+                let is_late = is_denied && moment.at > request.asked + self.timeout;
+                let is_empty = TAKEN_BACK.when(now < key.taken_back) || LATE.when(is_late);
+                let is_empty = is_empty && told.abs_diff(now) <= doubt;
                 told == end || told == end + limit.period.0 || is_empty
             }
             Algorithm::FixedFromFirst => {
@@ -535,6 +537,24 @@ mod tests {
             history.whole_at_once = true;
             history.answer(&mut checker, at, &request, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// A node that was stopped while somebody waited denies by what was used then, of which nothing counts any more.
+    #[test]
+    fn a_denial_that_is_late_may_be_of_a_sliding_window_that_is_whole() {
+        for (late, ok, seen) in [(1, false, 0), (0, false, 1), (1, true, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let setting = history.setting();
+            let mut checker = Truth::new(&setting);
+            history.opened = SECOND.wrapping_neg();
+            history.executed(&mut checker, 1, 1);
+            let at = 5 * SECOND + SECOND / 2;
+            let request = history.ask(&mut checker, at - setting.plan.daemon.timeout.0 - late);
+            history.whole_at_once = true;
+            history.answer(&mut checker, at, &request, Source::Store, ok);
+            let found = checker.violations().iter().filter(|found| found.invariant == "truth");
+            assert_eq!(found.count(), seen, "{late} {ok}: {:?}", checker.violations());
         }
     }
 
