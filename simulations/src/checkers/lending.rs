@@ -43,7 +43,7 @@ static UNHEARD: Exemption = Exemption::new(
 );
 
 static MISSED: Exemption = Exemption::new(
-    "what peers said of their store before a node was not heard for so long that it was given up",
+    "what peers said of their store, while a node has not been heard for so long that it is given up, and before",
     "The fleet forgets who is given up: whoever is found again is another one, of which nothing is known.",
 );
 
@@ -197,6 +197,9 @@ impl Lending {
 
     /// A check was decided by the share at once. Of the peers that had no store a while ago one was asked lately, or is now.
     fn tries(&mut self, moment: Moment, request: &Request, rule: u64) {
+        if MISSED.when(self.silence.has_given_up(moment.at)) {
+            return;
+        }
         let life = self.lives.of(request.node);
         let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
         let may_be_back = |at: u64| (at + TRIED_AFTER..at + WITHOUT).contains(&moment.at);
@@ -333,10 +336,10 @@ impl Lending {
 
     /// Whether that node has let the ask wait.
     fn has_waited(&mut self, life: Life, key: u32, ask: &Ask) -> bool {
-        let Some(waiting) = self.waiting.get_mut(&(life, key)) else { return false };
-        let before = waiting.len();
-        waiting.retain(|id| *id != ask.id);
-        waiting.len() < before
+        // An ask that came twice waits twice, and is answered twice.
+        let waiting = self.waiting.entry((life, key)).or_default();
+        let place = waiting.iter().position(|id| *id == ask.id);
+        place.map(|place| waiting.remove(place)).is_some()
     }
 
     fn lends(&mut self, moment: Moment, life: Life, (key, leaves): (u32, bool), ask: &Ask, rule: &Rule, loan: &Loan) {
@@ -406,6 +409,10 @@ impl Observer for Lending {
                 self.quiet.insert(((*node, *incarnation), *key));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => _ = self.lost.insert(*key),
+            // Another process is there now, which has said nothing of its store.
+            Seen::Joined { node, .. } => {
+                self.without.values_mut().for_each(|peers| peers.retain(|((peer, _), _, _)| peer != node));
+            }
             Seen::Begins(fault) if leaves(&fault.what) => self.leaves_until = u64::MAX,
             Seen::Ends(fault) if leaves(&fault.what) => self.leaves_until = moment.at + 2_000_000,
             Seen::PeerAnswered { node, incarnation, key, ask, answer: Ok(loan), rule, leaves, .. }
@@ -445,11 +452,17 @@ impl Silence {
                 false
             }
             Seen::Ends(fault) if silences(&fault.what) => {
+                let is_heard_again = self.has_given_up(at);
                 self.reasons = self.reasons.saturating_sub(1);
-                at >= self.began + self.dead
+                is_heard_again
             }
             _ => false,
         }
+    }
+
+    /// Whether some may have been given up who are not heard.
+    fn has_given_up(&self, at: u64) -> bool {
+        self.reasons > 0 && at >= self.began.saturating_add(self.dead)
     }
 }
 
@@ -681,6 +694,49 @@ mod tests {
             let request = history.ask(&mut checker, lasts + 100_000);
             history.answer(&mut checker, lasts + 100_600, &request, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{lasts}: {:?}", checker.violations());
+        }
+    }
+
+    /// What happens beside a peer that said at 1.6 s that it has no store, and of which nobody was asked since.
+    #[test]
+    fn whoever_was_given_up_or_has_begun_anew_need_not_be_asked_again() {
+        for (joins, dead, seen) in [(None, 2, 1), (None, 1, 0), (Some(2), 2, 1), (Some(1), 2, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.daemon.owners = true;
+            setting.plan.gossip = Some(Gossip { dead: Span(dead * 1_000_000), ..Gossip::default() });
+            let mut checker = Lending::new(&setting);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 1), Timestamp(0));
+            let ask = &peer_ask(9, 1, 1);
+            history.see(&mut checker, 1_600_000, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let answer = &Err(Refusal::NoStore);
+            let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+            history.see(&mut checker, 1_601_000, &heard);
+            let what = What::Part { nodes: vec![0], one_way: false };
+            let fault = Fault { at: Span(1_700_000), lasts: Span(9_000_000), what };
+            history.see(&mut checker, 1_700_000, &Seen::Begins(&fault));
+            if let Some(node) = joins {
+                history.see(&mut checker, 2_000_000, &Seen::Joined { node, incarnation: 9 });
+            }
+            for at in [2_850_000, 2_950_000] {
+                history.check(&mut checker, at, 1, Source::Share, false);
+            }
+            assert_eq!(checker.violations().len(), seen, "{joins:?} {dead}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn an_ask_that_came_twice_may_wait_for_other_limits_twice() {
+        for (waits, seen) in [(2, 0), (1, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let (node, incarnation, key, peer, ask) = (0, 0, 0, (1, 0), &peer_ask(1, 3, 2));
+            for _ in 0..waits {
+                history.see(&mut checker, 1, &Seen::PeerWaits { node, incarnation, key, peer, ask });
+            }
+            (2..4).for_each(|at| history.lent_on(&mut checker, at, "11/1s fixed", 2, false));
+            assert_eq!(checker.violations().len(), seen, "{waits}: {:?}", checker.violations());
         }
     }
 
