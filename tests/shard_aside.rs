@@ -13,7 +13,7 @@ use rationd::core::owners::{Candidate, OwnerName, name_hash};
 use rationd::core::policy::OnStoreLoss;
 use rationd::core::shard::{AskOutcome, Request};
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::PeerIndex;
+use rationd::core::usage::{Count, PeerIndex, Usage};
 
 use support::bench::{Bench, SECOND};
 
@@ -300,4 +300,28 @@ fn what_a_peer_denied_is_forgotten_when_the_store_answers() {
     assert_eq!(bench.order(&probe).need, 0, "it only looks");
     bench.grant(&probe, 0);
     assert_eq!(bench.check(10), None, "the store has some, and is asked");
+}
+
+/// The store has lost the key while this node was without it, so that it lends to others what was set aside for this node. Until
+/// peers have told the store what it has lost, a node goes by its share.
+#[test]
+fn what_was_set_aside_is_spent_no_more_once_the_store_is_known_to_have_lost_it() {
+    let mut bench = lost("100/4s fixed", 30);
+    join(&mut bench, 3);
+    next_window(&mut bench);
+    bench.advance(SECOND);
+    lose_all(&mut bench);
+    assert_eq!(passed(&mut bench, 2), 2);
+    bench.advance(Micros(260_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let probe = bench.acquire();
+    assert_eq!(bench.order(&probe).need, 0, "it only looks");
+    let (window, count) =
+        (Timestamp((bench.store_time().0 / 4_000_000 + 1) * 4_000_000), Count { admitted: 5, refunded: 0 });
+    let usage = Usage { digest: Digest::of("test", &[0]), limit: 0, window, count, epoch: bench.epoch };
+    bench.shard.handle_usage(bench.now, PeerIndex(1), &usage);
+    (bench.epoch, bench.entitled) = (bench.epoch + 1, 0);
+    bench.grant(&probe, 0);
+    let allowed = (0..5).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 0);
 }

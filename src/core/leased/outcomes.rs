@@ -5,6 +5,7 @@
 //! `advance.rs` does what follows from what is now known.
 
 use super::advance::{advance, drop_ended, give_back_grant};
+use super::entitlement::Entitlement;
 use super::intent::Wish;
 use super::key::LeasedKey;
 use super::phase::Phase;
@@ -169,6 +170,7 @@ fn take_acquired(
 
 fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Granted<'_>) -> News {
     let &Granted { call, order, sent, grant } = granted;
+    let is_counted_anew = key.view.epoch() != 0 && grant.epoch != key.view.epoch() && !grant.reset;
     let lost = learn(key, cx, now, call, grant);
     if !key.view.is_of_these_limits(call) || grant.epoch != key.view.epoch() {
         return News::of(void_grant(key, cx, now, call, grant));
@@ -178,6 +180,10 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         key.note_claimed(sent, claim, order.window, grant);
     }
     let is_refused = order.claim.is_some_and(|claim| !claim.frees.at(grant.now));
+    if is_refused && is_counted_anew {
+        // The store has lost the key, and sets nothing of it aside for this node until a call that frees something says what it believes.
+        key.outage.change_entitlement(Entitlement::renounce);
+    }
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
     let phase = key.phase_after(now, order.need, grant.granted);
     if matches!(phase, Phase::Repaying { .. }) && key.owes(now) && grant.granted < order.need {
