@@ -175,11 +175,14 @@ else
       wishes = 7 * part_demand + wishes + 7
       wishes = (wishes - wishes % 8) / 8
     end
+    -- Nor is it more than four times what the node uses, or a node that was the first to use a key a little would leave the others
+    -- nothing of a window in which it has not called yet.
     local free, all, given = limit_count * 19, demand_now + demand_before + wishes, 0
     free = (free - free % 20) / 20
     if wishes > 0 then
       given = free * wishes + all - 1
       given = (given - given % all) / all
+      if given > 4 * wishes then given = 4 * wishes end
     end
     free = free - entitled_now - entitled_before
     if given > free then given = free > 0 and free or 0 end

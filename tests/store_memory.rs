@@ -340,7 +340,23 @@ fn an_entitlement_lapses_that_is_not_renewed_and_outlasts_the_window_till_then()
     assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24);
     bench.pass(Micros(10_000_000));
     let lent = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
-    assert_eq!((lent.granted, lent.entitled), (100, 95), "nobody else asks");
+    assert_eq!((lent.granted, lent.entitled), (100, 80), "nobody else asks, and it is four times what it uses");
+}
+
+#[test]
+fn four_times_what_a_node_uses_is_set_aside_for_it_at_most() {
+    for limit in ["100/10s fixed", SLIDING] {
+        for (wishes, entitled) in [(1, 4), (20, 80), (24, 95)] {
+            let mut bench = Bench::new(&[limit]);
+            Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
+            let Op::Acquire(ask) = claim(0, 0, Frees::AtAnyTime) else { unreachable!() };
+            let wish = Claim { wishes, ..ask.claim.expect("it claims") };
+            let given = bench.claim("a", Op::Acquire(Acquire { claim: Some(wish), ..ask })).entitled;
+            assert_eq!(given, entitled, "{limit} {wishes}");
+            bench.pass(Micros(10_000_000));
+            assert_eq!(bench.claim("b", claim(100, 0, Frees::AtAnyTime)).granted, 100 - entitled, "{limit} {wishes}");
+        }
+    }
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub const MOST_PPM: u64 = 950_000;
 /// The same of the tokens of a window, in terms so small that their products are exact in `lua/acquire.lua`, which has them, too.
 const MOST: (u64, u64) = (19, 20);
 
+/// The most tokens of a window that are set aside for one node, as a multiple of what it uses in one. `lua/acquire.lua` has it, too.
+pub const USES: u64 = 4;
+
 /// The number of the generation at that time of the store's clock.
 #[must_use]
 pub const fn generation(at: Timestamp) -> u64 {

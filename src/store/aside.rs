@@ -3,7 +3,7 @@
 //! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
 
 use crate::core::call::{Claim, Counter};
-use crate::core::entitled::{generation, lapses, most};
+use crate::core::entitled::{USES, generation, lapses, most};
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
 use crate::core::time::{Micros, Timestamp};
 
@@ -205,7 +205,7 @@ impl Aside {
         let wishes = if wishes > 0 && part.demand > 0 { (7 * part.demand + wishes).div_ceil(8) } else { wishes };
         let (others, demand) = (sums.entitled[0] + sums.entitled[1], sums.demand[0] + sums.demand[1] + wishes);
         let target = if wishes > 0 { (most(limit) * wishes).div_ceil(demand) } else { 0 };
-        let given = target.min(most(limit).saturating_sub(others));
+        let given = target.min(USES * wishes).min(most(limit).saturating_sub(others));
         // What the node believes stays set aside until a call of it shows that it knows of less.
         let held = believes.max(given).max(if stays { part.held } else { 0 });
         let frees = !stays && if is_ahead { !has_called_ahead } else { !has_called };
