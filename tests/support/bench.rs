@@ -255,6 +255,13 @@ impl Bench {
             let used = if tokens == 0 { self.used } else { order.held + tokens - at_once };
             counters[0] = Counter { used, prev: 0, at };
         }
+        // Beside a bucket, of a fixed window so much was used as was ever lent.
+        for (limit, counter) in self.rule.limits.iter().zip(&mut counters).skip(1) {
+            let period = limit.period.0;
+            if limit.algorithm == Algorithm::Fixed && self.rule.limits[0].algorithm == Algorithm::Gcra {
+                *counter = Counter { used: self.used, prev: 0, at: Timestamp((sent / period + 1) * period) };
+            }
+        }
         let grant = Grant {
             granted: tokens,
             replayed: self.replayed,

@@ -82,8 +82,9 @@ impl LeasedKey {
         let is_unpaid = self.outage.phase().is_unpaid() && !self.forgets_loss(now) && !on(Mutant::SharesNotAwaited);
         let until = self.outage.phase().lends_from().unwrap_or(now + GRACE);
         // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
-        // the store is charged again and again for what it has admitted meanwhile.
-        if is_unpaid && self.owes(now) && self.view.is_of_buckets() && granted >= need && now < until {
+        // the store is charged again and again for what it has admitted meanwhile; of windows beside a bucket, too, because what is
+        // left of such a share cannot be charged before it is spent.
+        if is_unpaid && self.owes(now) && self.view.has_account() && granted >= need && now < until {
             return Phase::Repaying { retry_at: until.min(now + CHARGE_AGAIN), until };
         }
         // The share goes on only if the store has lent all of it, so that no other node is lent it as well.
@@ -475,7 +476,7 @@ impl LeasedKey {
     /// Whether a bucket's share goes on beside leases of other nodes, and the store was charged for all that it has admitted.
     pub(super) fn has_charged_all(&self, now: Instant) -> bool {
         let goes_on = matches!(self.outage.phase(), Phase::Repaying { until, .. } if now < until);
-        goes_on && self.view.is_of_buckets() && self.owes(now) && self.debt(now) == 0
+        goes_on && self.view.has_account() && self.owes(now) && self.debt(now) == 0
     }
 
     /// The store was charged so much of the debt.
