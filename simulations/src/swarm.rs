@@ -218,8 +218,11 @@ mod tests {
         assert!((SEEDS / 4..SEEDS / 2).contains(&several), "{several} of {SEEDS}");
     }
 
+    /// Whether a plan has something.
+    type Has = fn(&Plan) -> bool;
+
     /// What a design asks the swarm to have in it, and whether a plan has it.
-    const WORLD: [(&str, fn(&Plan) -> bool); 24] = [
+    const WORLD: [(&str, Has); 24] = [
         ("calls on streams", |plan| plan.network.calls == Calls::Streams),
         ("zones far from the store", |plan| plan.zones.iter().any(|zone| zone.store.0 > 0)),
         ("a master's clock that is set", |plan| has(plan, |what| matches!(what, What::Set { .. }))),

@@ -11,6 +11,9 @@ use serde::Deserialize;
 use simulations::plan::{Expect, Plan};
 use simulations::scenario;
 
+/// By scenario and bound: who is hurt by its being looser now, and why it is.
+type Named = BTreeMap<String, BTreeMap<String, String>>;
+
 /// `goals.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,11 +21,11 @@ struct Goals {
     /// By scenario.
     expect: BTreeMap<String, Expect>,
     /// By scenario and bound: who is hurt by its being looser now, and why it is.
-    looser: BTreeMap<String, BTreeMap<String, String>>,
+    looser: Named,
     /// Goals by scenario, of those that have some or had.
     goal: BTreeMap<String, Expect>,
     /// As `looser`, of goals.
-    looser_goal: BTreeMap<String, BTreeMap<String, String>>,
+    looser_goal: Named,
 }
 
 impl Goals {
@@ -36,7 +39,7 @@ impl Goals {
             let wanted = now.get(name).map(Plan::wanted).unwrap_or_default();
             ("goal", name, wanted.looser_than(before), &self.looser_goal)
         });
-        let named = |(kind, name, bounds, named): (_, &String, Vec<_>, &BTreeMap<String, BTreeMap<String, String>>)| {
+        let named = |(kind, name, bounds, named): (_, &String, Vec<_>, &Named)| {
             let is_named = |bound: &&str| named.get(name).is_some_and(|bounds| bounds.contains_key(*bound));
             let others = bounds.into_iter().filter(|bound| !is_named(bound));
             others.map(|bound| format!("{kind} of {name}: {bound}")).collect::<Vec<_>>()
@@ -159,9 +162,7 @@ fn who_is_hurt_is_said_of_what_is_looser_and_of_nothing_else() {
     let (goals, now) = (goals(), scenarios());
     let expect = |name: &str| now.get(name).map(|plan| plan.expect).unwrap_or_default();
     let wanted = |name: &str| now.get(name).map(Plan::wanted).unwrap_or_default();
-    let said = |named: &BTreeMap<String, BTreeMap<String, String>>,
-                before: &BTreeMap<String, Expect>,
-                now: &dyn Fn(&str) -> Expect| {
+    let said = |named: &Named, before: &BTreeMap<String, Expect>, now: &dyn Fn(&str) -> Expect| {
         for (name, bounds) in named {
             let before = before.get(name).unwrap_or_else(|| panic!("{name} is not in goals.toml"));
             let looser = now(name).looser_than(before);
