@@ -49,9 +49,10 @@ impl Outcome {
 }
 
 impl fmt::Display for Outcome {
-    /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`.
+    /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`. What only some runs have stands
+    /// where there is some: the first answers of nodes that joined, and the first second with the store back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { used, calls_per_million, waits, answer_p99_us, .. } = self.figures;
+        let Figures { used, calls_per_million, waits, answer_p99_us, answer_p999_us, false_denials, .. } = self.figures;
         let verdict = if self.is_good() { "good" } else { "BAD " };
         write!(f, "{verdict} {} seed {}: ", self.plan.name, self.plan.seed)?;
         match used {
@@ -60,7 +61,16 @@ impl fmt::Display for Outcome {
         }
         let calls = thousandths(calls_per_million);
         let (waits, p99, beyond) = (percent(waits), Span(answer_p99_us), percent(self.figures.beyond()));
-        write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, {beyond} over")?;
+        let (p999, false_denials) = (Span(answer_p999_us), percent(false_denials));
+        write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, p99.9 {p999}, {beyond} over, ")?;
+        write!(f, "{false_denials} denied falsely")?;
+        let Figures { first_answer_us, herd_back, .. } = self.figures;
+        if first_answer_us > 0 {
+            write!(f, ", first answers of nodes in {}", Span(first_answer_us))?;
+        }
+        if herd_back > 0 {
+            write!(f, ", {} times the calls when the store was back", thousandths(herd_back))?;
+        }
         if let Some(complaint) = self.complaint() {
             write!(f, "; {complaint}")?;
         }
@@ -72,4 +82,40 @@ impl fmt::Display for Outcome {
 #[must_use]
 pub fn sentence(violation: &Violation) -> String {
     format!("{} at {} us: {}", violation.invariant, violation.at, violation.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_each_figure_that_a_design_sets_goals_for() {
+        let mut outcome = Outcome {
+            plan: Plan { name: "mine".into(), seed: 7, ..Plan::default() },
+            figures: Figures {
+                answer_p99_us: 1_000,
+                answer_p999_us: 20_000,
+                false_denials: 1_500,
+                ..Figures::default()
+            },
+            series: Series::default(),
+            violations: Vec::new(),
+            judged: Judged::default(),
+            failed: Vec::new(),
+            missed: Vec::new(),
+            hash: 1,
+            checkpoints: Vec::new(),
+            command: "again".into(),
+        };
+        let line = outcome.to_string();
+        let quiet = "good mine seed 7: no whole window, 0 calls per 1000 checks, 0 % waited, p99 1ms, p99.9 20ms, 0 % over, \
+                     1.5 % denied falsely [0000000000000001] — again";
+        assert_eq!(line, quiet);
+        outcome.figures = Figures { first_answer_us: 2_000, herd_back: 1_250, burst_over: 3_000, ..outcome.figures };
+        let line = outcome.to_string();
+        assert!(
+            line.contains("p99.9 20ms, 3 % over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
+            "{line}"
+        );
+    }
 }

@@ -160,10 +160,11 @@ fn redis(random: &mut Random) -> Redis {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use rationd::core::limit::Limit;
+    use rationd::core::limit::{Algorithm, Limit};
+    use rationd::core::time::Micros;
 
     use super::*;
-    use crate::plan::{OnStoreLoss, Policy};
+    use crate::plan::{Calls, Demand, OnStoreLoss, Policy, What};
 
     const SEEDS: u64 = 300;
 
@@ -215,6 +216,65 @@ mod tests {
     fn nodes_of_some_runs_have_several_shards() {
         let several = (1..=SEEDS).filter(|seed| plan(*seed).daemon.shards > 1).count() as u64;
         assert!((SEEDS / 4..SEEDS / 2).contains(&several), "{several} of {SEEDS}");
+    }
+
+    /// Whether a plan has something.
+    type Has = fn(&Plan) -> bool;
+
+    /// What a design asks the swarm to have in it, and whether a plan has it.
+    const WORLD: [(&str, Has); 24] = [
+        ("calls on streams", |plan| plan.network.calls == Calls::Streams),
+        ("zones far from the store", |plan| plan.zones.iter().any(|zone| zone.store.0 > 0)),
+        ("a master's clock that is set", |plan| has(plan, |what| matches!(what, What::Set { .. }))),
+        ("masters whose clocks differ", |plan| plan.redis.masters > 1 && plan.redis.skew.0 > 0),
+        ("a replica with a clock of its own that takes over", |plan| {
+            plan.redis.replica && plan.redis.replica_skew.0 > 0 && has(plan, What::stops_masters)
+        }),
+        ("a replica that lags now more and now less", |plan| plan.redis.replica && plan.redis.lag_stalls.0 > 0),
+        ("scripts that cost now more and now less", |plan| plan.redis.script_cost_varies),
+        ("scripts that stall", |plan| plan.redis.stalls > 0),
+        ("a node that is not run", |plan| has(plan, |what| matches!(what, What::Starve { .. } | What::Freeze { .. }))),
+        ("several shards of a node", |plan| plan.daemon.shards > 1),
+        ("concurrent limits", |plan| limits(plan).any(|limit| limit.algorithm == Algorithm::Concurrent)),
+        ("two limits of a policy", |plan| plan.policies.iter().any(|policy| policy.limits.len() > 1)),
+        ("holds", |plan| plan.demand.iter().any(|demand| demand.holds > 0)),
+        ("several keys at once", |plan| plan.demand.iter().any(|demand| demand.several > 0)),
+        ("refunds", |plan| plan.demand.iter().any(|demand| demand.refunds > 0)),
+        ("resets", |plan| plan.demand.iter().any(|demand| demand.resets > 0)),
+        ("a window of an hour", |plan| limits(plan).any(|limit| limit.period == Micros::from_secs(3_600))),
+        ("costs of more than 9,000", |plan| plan.demand.iter().any(|demand| demand.cost > 9_000)),
+        ("more than 55 nodes", |plan| plan.nodes > 55),
+        ("5,000 keys that are asked for twice", |plan| {
+            let seconds = (plan.span.0 + plan.calm.0) / 1_000_000;
+            let asks = |demand: &Demand| demand.key_skew == 0 && demand.rate * seconds >= 2 * u64::from(demand.keys);
+            plan.demand.iter().any(|demand| demand.keys == 5_000 && asks(demand))
+        }),
+        ("a table too small for its keys", |plan| {
+            plan.demand.iter().map(|demand| demand.keys).max() > Some(plan.daemon.max_keys)
+        }),
+        ("nodes that come and go", |plan| has(plan, |what| matches!(what, What::Scale { .. }))),
+        ("nodes of several builds", |plan| has(plan, |what| matches!(what, What::Build { .. }))),
+        ("tokens set aside", |plan| plan.policies.iter().any(|policy| policy.on_store_loss == OnStoreLoss::Entitled)),
+    ];
+
+    fn has(plan: &Plan, is: fn(&What) -> bool) -> bool {
+        plan.faults.iter().any(|fault| is(&fault.what))
+    }
+
+    fn limits(plan: &Plan) -> impl Iterator<Item = Limit> {
+        plan.policies.iter().flat_map(|policy| &policy.limits).map(|limit| Limit::parse(limit).unwrap())
+    }
+
+    /// A scene that is no longer drawn, or a range that has become smaller, would else leave the swarm as good as before.
+    #[test]
+    fn the_seeds_that_every_run_of_tests_plays_have_all_of_the_world() {
+        let mut counts = WORLD.map(|(what, _)| (what, 0));
+        for seed in 1..=500 {
+            let plan = plan(seed);
+            counts.iter_mut().zip(WORLD).for_each(|((_, count), (_, is))| *count += u32::from(is(&plan)));
+        }
+        let none: Vec<_> = counts.iter().filter(|(_, count)| *count == 0).collect();
+        assert!(none.is_empty(), "of {counts:?} none: {none:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Goals are a ratchet: what a scenario once expected it expects now, or more.
+//! Goals are a ratchet: what a scenario once expected it expects now, or more, and what was once its goal is asked of it
+//! now, as a goal or because it is expected by now.
 //!
-//! With `GOALS_WRITE=1` in the environment, what scenarios expect now is written into `goals.toml`, where it is no looser
-//! than what stands there.
+//! With `GOALS_WRITE=1` in the environment, what scenarios expect and aim at now is written into `goals.toml`, where it is
+//! no looser than what stands there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use serde::Deserialize;
 use simulations::plan::{Expect, Plan};
 use simulations::scenario;
 
+/// By scenario and bound: who is hurt by its being looser now, and why it is.
+type Named = BTreeMap<String, BTreeMap<String, String>>;
+
 /// `goals.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,7 +21,31 @@ struct Goals {
     /// By scenario.
     expect: BTreeMap<String, Expect>,
     /// By scenario and bound: who is hurt by its being looser now, and why it is.
-    looser: BTreeMap<String, BTreeMap<String, String>>,
+    looser: Named,
+    /// Goals by scenario, of those that have some or had.
+    goal: BTreeMap<String, Expect>,
+    /// As `looser`, of goals.
+    looser_goal: Named,
+}
+
+impl Goals {
+    /// Of scenarios as they are now, the bounds that are looser than they were, with nobody named who is hurt.
+    fn looser(&self, now: &BTreeMap<String, Plan>) -> Vec<String> {
+        let expected = self.expect.iter().map(|(name, before)| {
+            let expect = now.get(name).map(|plan| plan.expect).unwrap_or_default();
+            ("expect", name, expect.looser_than(before), &self.looser)
+        });
+        let aimed_at = self.goal.iter().map(|(name, before)| {
+            let wanted = now.get(name).map(Plan::wanted).unwrap_or_default();
+            ("goal", name, wanted.looser_than(before), &self.looser_goal)
+        });
+        let named = |(kind, name, bounds, named): (_, &String, Vec<_>, &Named)| {
+            let is_named = |bound: &&str| named.get(name).is_some_and(|bounds| bounds.contains_key(*bound));
+            let others = bounds.into_iter().filter(|bound| !is_named(bound));
+            others.map(|bound| format!("{kind} of {name}: {bound}")).collect::<Vec<_>>()
+        };
+        expected.chain(aimed_at).flat_map(named).collect()
+    }
 }
 
 fn path() -> PathBuf {
@@ -44,16 +72,24 @@ fn scenarios() -> BTreeMap<String, Plan> {
 }
 
 #[test]
-fn no_scenario_expects_less_than_it_once_has() {
-    let (goals, now) = (goals(), scenarios());
-    let mut looser = Vec::new();
-    for (name, before) in &goals.expect {
-        let expect = now.get(name).map(|plan| plan.expect).unwrap_or_default();
-        let is_named = |bound: &str| goals.looser.get(name).is_some_and(|bounds| bounds.contains_key(bound));
-        looser
-            .extend(expect.looser_than(before).into_iter().filter(|bound| !is_named(bound)).map(|bound| (name, bound)));
-    }
+fn no_scenario_expects_less_than_it_once_has_or_aims_lower() {
+    let looser = goals().looser(&scenarios());
     assert!(looser.is_empty(), "looser than in goals.toml, with nobody named who is hurt: {looser:?}");
+}
+
+#[test]
+fn a_goal_that_is_taken_out_or_lowered_is_noticed() {
+    let (goals, mut now) = (goals(), scenarios());
+    let swizzle = now.get_mut("swizzle").expect("a scenario");
+    swizzle.goal.over = Some(1);
+    assert_eq!(goals.looser(&now), ["goal of swizzle: over"]);
+    now.get_mut("swizzle").expect("a scenario").goal.over = None;
+    assert_eq!(goals.looser(&now), ["goal of swizzle: over"]);
+    // Who expects what was a goal once has no need of a goal.
+    now.get_mut("swizzle").expect("a scenario").expect.over = Some(0);
+    assert!(goals.looser(&now).is_empty());
+    now.remove("swizzle");
+    assert_eq!(goals.looser(&now), ["expect of swizzle: answer", "goal of swizzle: over"]);
 }
 
 /// What the file says of a scenario, with what it expects now where that is no looser.
@@ -66,28 +102,48 @@ fn tightened(before: Option<&Expect>, now: &Expect) -> toml::Table {
     all
 }
 
-#[test]
-fn the_file_has_what_scenarios_expect_now() {
-    let (goals, now) = (goals(), scenarios());
-    let behind: Vec<_> = now
-        .iter()
-        .map(|(name, plan)| (name, tightened(goals.expect.get(name), &plan.expect)))
-        .filter(|(name, all)| goals.expect.get(*name).map(bounds).as_ref() != Some(all))
-        .collect();
-    if std::env::var_os("GOALS_WRITE").is_none() {
-        assert!(behind.is_empty(), "goals.toml is behind its scenarios; write it with GOALS_WRITE=1: {behind:?}");
-        return;
-    }
-    let mut rows: BTreeMap<_, _> = goals.expect.iter().map(|(name, expect)| (name, bounds(expect))).collect();
-    rows.extend(behind);
-    let text = text();
-    let (head, others) = text.split_once("[expect]\n").expect("goals.toml has [expect]");
-    let (_, others) = others.split_once("\n\n").expect("an empty line ends [expect]");
-    let rows: String = rows.iter().map(|(name, bounds)| row(name, bounds)).collect();
-    std::fs::write(path(), format!("{head}[expect]\n{rows}\n{others}")).expect("goals.toml can be written");
+/// Of `now`, what the file is behind.
+fn behind(
+    before: &BTreeMap<String, Expect>,
+    now: impl Iterator<Item = (String, Expect)>,
+) -> Vec<(String, toml::Table)> {
+    now.map(|(name, now)| (tightened(before.get(&name), &now), name))
+        .filter(|(all, name)| before.get(name).map(bounds).unwrap_or_default() != *all)
+        .map(|(all, name)| (name, all))
+        .collect()
 }
 
-/// A scenario's line of `[expect]`.
+#[test]
+fn the_file_has_what_scenarios_expect_and_aim_at_now() {
+    let (goals, now) = (goals(), scenarios());
+    let of = |bounds: fn(&Plan) -> Expect| now.iter().map(move |(name, plan)| (name.clone(), bounds(plan)));
+    let expect = behind(&goals.expect, of(|plan| plan.expect));
+    let goal = behind(&goals.goal, of(|plan| plan.goal));
+    if std::env::var_os("GOALS_WRITE").is_none() {
+        let cure = "goals.toml is behind its scenarios; write it with GOALS_WRITE=1";
+        assert!(expect.is_empty() && goal.is_empty(), "{cure}: {expect:?} {goal:?}");
+        return;
+    }
+    let text = with_rows(&text(), "expect", &goals.expect, expect);
+    std::fs::write(path(), with_rows(&text, "goal", &goals.goal, goal)).expect("goals.toml can be written");
+}
+
+/// The file's text with these rows of a section, in place of those of `before` or beside them.
+fn with_rows(
+    text: &str,
+    section: &str,
+    before: &BTreeMap<String, Expect>,
+    behind: Vec<(String, toml::Table)>,
+) -> String {
+    let mut rows: BTreeMap<_, _> = before.iter().map(|(name, expect)| (name.clone(), bounds(expect))).collect();
+    rows.extend(behind);
+    let (head, others) = text.split_once(&format!("[{section}]\n")).expect("goals.toml has this section");
+    let (_, others) = others.split_once("\n\n").expect("an empty line ends it");
+    let rows: String = rows.iter().map(|(name, bounds)| row(name, bounds)).collect();
+    format!("{head}[{section}]\n{rows}\n{others}")
+}
+
+/// A scenario's line of `[expect]` or `[goal]`.
 fn row(name: &str, bounds: &toml::Table) -> String {
     let name = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
     let bounds: Vec<_> = bounds.iter().map(|(bound, value)| format!("{bound} = {value}")).collect();
@@ -104,15 +160,20 @@ fn every_scenario_is_in_the_file() {
 #[test]
 fn who_is_hurt_is_said_of_what_is_looser_and_of_nothing_else() {
     let (goals, now) = (goals(), scenarios());
-    for (name, bounds) in &goals.looser {
-        let before = goals.expect.get(name).unwrap_or_else(|| panic!("{name} is not in goals.toml"));
-        let expect = now.get(name).map(|plan| plan.expect).unwrap_or_default();
-        let looser = expect.looser_than(before);
-        for (bound, why) in bounds {
-            assert!(looser.contains(&bound.as_str()), "{name}.{bound} is no looser than it was");
-            assert!(why.split_whitespace().count() >= 5, "{name}.{bound}: who is hurt, and why?");
+    let expect = |name: &str| now.get(name).map(|plan| plan.expect).unwrap_or_default();
+    let wanted = |name: &str| now.get(name).map(Plan::wanted).unwrap_or_default();
+    let said = |named: &Named, before: &BTreeMap<String, Expect>, now: &dyn Fn(&str) -> Expect| {
+        for (name, bounds) in named {
+            let before = before.get(name).unwrap_or_else(|| panic!("{name} is not in goals.toml"));
+            let looser = now(name).looser_than(before);
+            for (bound, why) in bounds {
+                assert!(looser.contains(&bound.as_str()), "{name}.{bound} is no looser than it was");
+                assert!(why.split_whitespace().count() >= 5, "{name}.{bound}: who is hurt, and why?");
+            }
         }
-    }
+    };
+    said(&goals.looser, &goals.expect, &expect);
+    said(&goals.looser_goal, &goals.goal, &wanted);
 }
 
 #[test]

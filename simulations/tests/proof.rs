@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use simulations::checkers::{Sheet, sheets};
 use simulations::lua::Scripts;
-use simulations::mutants;
+use simulations::mutants::{self, Gap};
 use simulations::observe::Judged;
 use simulations::run::{Detail, run};
 use simulations::swarm;
@@ -90,6 +90,27 @@ fn every_exemption_is_used_and_every_one_that_is_used_is_on_the_page() {
             let is_handed_on = text.contains(&format!("(&{name}, "));
             assert!(uses.contains(&true) || is_handed_on, "{file} excuses nothing by {name}");
         }
+    }
+}
+
+/// Numbers in the prose were right once: a bug that is added, or a gap that is closed, must change them.
+#[test]
+fn pages_say_how_many_bugs_there_are_and_which_are_not_noticed() {
+    let (all, page) = (mutants::all().len(), read(&root().join("docs/internals/proof.md")));
+    for (file, count) in [
+        ("docs/internals/proof.md", format!("of the {all} bugs on purpose")),
+        ("docs/internals/simulator.md", format!("# {all} bugs on purpose")),
+        ("README.md", format!("of the {all} bugs that were put in on purpose")),
+    ] {
+        assert!(read(&root().join(file)).contains(&count), "{file} does not say `{count}`");
+    }
+    for Gap { bug, shown_by, .. } in &mutants::GAPS {
+        assert!(mutants::named(bug).is_some(), "{bug} is no bug");
+        assert!(page.contains(&format!("`{bug}`")), "the page does not say that {bug} is not noticed");
+        assert!(
+            shown_by.is_none_or(|file| page.contains(&format!("`{file}`")) && root().join(file).is_file()),
+            "{bug}"
+        );
     }
 }
 

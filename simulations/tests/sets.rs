@@ -28,6 +28,11 @@ fn the_design_of_owners_has_all_its_rows() {
 }
 
 #[test]
+fn the_design_of_semantics_has_all_its_rows() {
+    assert_eq!(set::find("semantics").unwrap().rows.len(), 11);
+}
+
+#[test]
 fn no_row_is_without_a_scenario_and_a_goal() {
     for (name, set) in sets() {
         assert!(!set.rows.is_empty() && !set.about.is_empty(), "{name}");

@@ -364,6 +364,8 @@ fn rested(random: &mut Random, _: u64) -> Plan {
 fn wide(random: &mut Random, _: u64) -> Plan {
     let nodes = random.between(16, 64);
     let keys = *random.pick(&[1, 20, 1_000, 5_000]);
+    // Of so many keys a skew would have most never asked for.
+    let (rate, key_skew) = if keys == 5_000 { (2_000, 0) } else { (600, 1_000) };
     let limit = match random.below(3) {
         0 => format!("{}/2s fixed", random.between(1, 1_000)),
         1 => format!("{}/1s burst {}", random.between(1, 500), random.between(1, 500)),
@@ -375,7 +377,7 @@ fn wide(random: &mut Random, _: u64) -> Plan {
         span: Span::secs(3),
         calm: Span::secs(3),
         policies: vec![policy(limit)],
-        demand: vec![Demand { keys, key_skew: 1_000, ..source(600, uneven(random)) }],
+        demand: vec![Demand { keys, key_skew, ..source(rate, uneven(random)) }],
         faults: vec![Fault {
             at: Span::secs(1),
             lasts: Span::secs(1),
