@@ -387,6 +387,29 @@ fn a_node_that_is_alone_with_a_bucket_asks_for_what_comes_soon() {
     assert!((16..=20).contains(&most), "of twenty, {most} were held at most");
 }
 
+/// How often the shard wants to be woken within a second and a half, while it holds tokens of a bucket of which nobody has spent much. Its
+/// account is closing by the end of that, and the store has yet to answer the call that renews it.
+fn looks_at_a_bucket() -> usize {
+    let mut bench = Bench::new("1000/60s");
+    bench.hold(10);
+    let end = bench.now + Micros(1_500_000);
+    let mut looks = 0;
+    while let Some(at) = bench.shard.poll_timeout().filter(|at| *at <= end) {
+        bench.settle_window(at.since(bench.now));
+        bench.shard.handle_timeout(bench.now);
+        looks += 1;
+    }
+    looks
+}
+
+/// Tokens go back before an account closes only where others lack them. A bucket is not short of tokens of itself, and a node holds
+/// tokens of many keys.
+#[test]
+fn a_bucket_of_which_much_is_left_is_left_alone_until_its_account_closes() {
+    let looks = looks_at_a_bucket();
+    assert!(looks <= 6, "{looks} looks, of which one renews");
+}
+
 /// Most tokens of `1000/60s fixed` that a node asks for in one call, which is lent whatever it asks for and could spend
 /// more than all of them. `nodes`: how many share the key, as the store says.
 fn most_wanted(nodes: u32, fleet: Option<FleetView>) -> u64 {

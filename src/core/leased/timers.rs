@@ -39,6 +39,14 @@ pub(super) fn closes(key: &LeasedKey) -> Due {
     key.holdings.lease().until() - CLOSING - Micros(key.id().0 as u64 % SPREAD)
 }
 
+/// Whether what is held may go back before its account closes, without anything that is heard until then.
+///
+/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself. A node
+/// holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
+fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
+    !key.view.is_of_buckets() || key.is_pressed(now)
+}
+
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
@@ -59,7 +67,9 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     if key.calls.has_doubtful() {
         at = at.or(key.outage.phase().retry_at().unwrap_or(now).max(now + PATIENCE));
     }
-    if key.has_unreported() && !on(Mutant::SpendingTimerLost) {
+    // An acquire under way speaks for all of the account, and what else there is to do about that waits for its answer.
+    let is_settling = key.calls.is_acquiring() && key.view.is_of_buckets();
+    if key.has_unreported() && !is_settling && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
     }
     if let Some(silent) = key.silent_from()
@@ -70,8 +80,12 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         at = at.min(Due::at(calls).max(key.pacing.crowded_until()));
     }
     if key.holdings.lease().held() > 0 {
-        let renews = closes(key).max(key.pacing.crowded_until().min(key.holdings.lease().until()));
-        at = at.or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS)).min(renews.max(Due::at(now + PATIENCE)));
+        let until = key.holdings.lease().until();
+        let renews = if is_settling { until } else { closes(key).max(key.pacing.crowded_until().min(until)) };
+        at = at.min(renews.max(Due::at(now + PATIENCE)));
+        if may_give_back(key, now) {
+            at = at.or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS));
+        }
     } else if key.is_quiet() {
         // A key that is kept for another reason is looked at once a second, and not every microsecond.
         let is_kept = key.is_indebted(now) || has_to_tell(key, now) || key.is_entitled(now);
