@@ -33,6 +33,10 @@ pub const MOST_PPM: u64 = 950_000;
 const MOST: (u64, u64) = (19, 20);
 
 /// The most tokens of a window that are set aside for one node, as a multiple of what it uses in one. `lua/acquire.lua` has it, too.
+///
+/// Without it a node that is alone with a key has 95 % of the limit, and others that come are lent the rest in each window in which
+/// that node has not called yet: of small-calm-entitled 2.3 % of the checks were denied though there were tokens, and 0.7 % are with four. The
+/// less it is, the less can a node's demand grow while the store is away.
 pub const USES: u64 = 4;
 
 /// The number of the generation at that time of the store's clock.

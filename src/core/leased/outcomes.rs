@@ -182,6 +182,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let is_refused = order.claim.is_some_and(|claim| !claim.frees.at(grant.now));
     if is_refused && is_counted_anew {
         // The store has lost the key, and sets nothing of it aside for this node until a call that frees something says what it believes.
+        // `lost` does not tell: it leaves out keys of which this node has no tokens any more, and whose time in the store seems to be over.
         key.outage.change_entitlement(Entitlement::renounce);
     }
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
@@ -251,7 +252,8 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         }
         plan_ahead(key, cx, now);
     } else if is_refused {
-        // It says nothing of whether the store has tokens. Its counters do, and what a peer said before is older.
+        // The answer to a call that frees nothing does not tell by its tokens whether there are more. Its counters do, and they are newer
+        // than a peer's denial, for which this key may have paused.
         key.pacing.go_on();
     }
     key.line.note_answers(answers);
