@@ -385,6 +385,11 @@ fn take_errand(
                 cx.skip_ids();
             }
             learn(key, cx, now, call, &grant);
+            if !grant.outdated {
+                // Its counters are newer than a peer's denial: with the pause that this began the key would deny on although
+                // nothing is used any more.
+                key.pacing.end_pause_by_peer();
+            }
             if matches!(call.op, Op::Return { .. }) && !grant.outdated {
                 key.view.note_told(now, key.view.spent(key.holdings.unspent()));
             }

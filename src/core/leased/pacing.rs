@@ -30,6 +30,8 @@ struct Paces {
     fruitless: u8,
     /// The time before which the store is not asked, because it had few tokens and they trickle in.
     paced_until: Due,
+    /// A peer has said so, and the store may know better.
+    is_by_peer: bool,
     /// The wait that denied clients were told.
     promise: Option<Promise>,
     /// The plan to lease a part of the next window.
@@ -61,6 +63,7 @@ impl Paces {
     const NEW: Self = Self {
         fruitless: 0,
         paced_until: Due::AT_ONCE,
+        is_by_peer: false,
         promise: None,
         plan: Plan { begins: None, at: Due::NEVER },
         crowded_until: Due::AT_ONCE,
@@ -142,8 +145,22 @@ impl Pacing {
 
     /// Starts a pause until `at`, in which the store is not asked. In the background it is asked earlier by `early`.
     pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
-        self.paces_mut().paced_until = Due::at(at);
+        let paces = self.paces_mut();
+        (paces.paced_until, paces.is_by_peer) = (Due::at(at), false);
         self.probe_at = Due::at(at - early);
+    }
+
+    /// Starts such a pause because of what a peer has said.
+    pub(super) fn pause_by_peer(&mut self, at: Instant) {
+        self.pause_until(at, Micros::ZERO);
+        self.paces_mut().is_by_peer = true;
+    }
+
+    /// The store has shown its counters, so a pause that a peer's word began is over.
+    pub(super) fn end_pause_by_peer(&mut self) {
+        if self.paces().is_by_peer {
+            self.go_on();
+        }
     }
 
     /// An acquire was not sent, because too many calls were waiting: another one would wait as long.
