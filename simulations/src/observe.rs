@@ -344,6 +344,11 @@ pub enum Seen<'a> {
         /// Grows over the run.
         incarnation: u64,
     },
+    /// A node has been asked for more keys than one of its shards has room for.
+    Crowded {
+        /// The node.
+        node: u32,
+    },
     /// A node is gone.
     Left {
         /// The node.
@@ -423,6 +428,7 @@ impl Seen<'_> {
             | Self::Ends(_)
             | Self::Joined { .. }
             | Self::Left { .. }
+            | Self::Crowded { .. }
             | Self::Audit { .. }
             | Self::Calm
             | Self::Stuck

@@ -150,7 +150,7 @@ impl Observer for Trace {
                 self.add_all(&[15, (*node).into(), balance.spent, balance.held, *keys, *waiting]);
             }
             Seen::Census { key, held, counter, .. } => self.add_all(&[24, (*key).into(), *held, counter.used]),
-            Seen::Picked { .. } => {}
+            Seen::Picked { .. } | Seen::Crowded { .. } => {}
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),

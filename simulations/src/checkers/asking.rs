@@ -25,7 +25,7 @@ static SHARDS: Exemption = Exemption::new(
     "Each shard knows for itself which peers would answer it.",
 );
 static UNSTEADY: Exemption = Exemption::new(
-    "that the pause is longer in a large fleet, in runs in which nodes come, go, stand still or are not heard",
+    "that the pause is longer in a large fleet, while nodes leave, stand still or are not heard, until all have heard of all again; and of each node that comes, until they have heard of it",
     "Who is in the fleet nodes learn at different times, and the pause goes by what each of them knows.",
 );
 static STOPPED: Exemption = Exemption::new(
@@ -68,7 +68,7 @@ const KNOWN_AGAIN: u64 = 150_000;
 
 /// The pause between two trials, in a fleet of as many nodes as own keys at most.
 const PAUSE: u64 = 100_000;
-const OWNERS: u32 = 64;
+const OWNERS: usize = 64;
 
 /// So long a node that stands still is not judged, before and after.
 const AROUND: u64 = 1_000_000;
@@ -120,6 +120,47 @@ impl Peer {
 /// Who asked, under which id, and until when it waits, as the node reckons that was asked.
 type Wait = (Life, u64, u64);
 
+/// Who is in the fleet, and since when all the others know that.
+#[derive(Debug, Default)]
+struct Fleet {
+    /// So long after a node has come all have heard of it, and it of all.
+    known: u64,
+    /// When each node that lives has come.
+    came: Map<u32, u64>,
+    /// So many faults last by which nodes that live do not hear each other, or leave; and when the last of those that are over ended,
+    /// or a node was gone.
+    torn: u32,
+    ended: u64,
+}
+
+impl Fleet {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Joined { node, .. } => _ = self.came.insert(*node, moment.at),
+            Seen::Left { node, .. } => {
+                self.came.remove(node);
+                self.ended = self.ended.max(moment.at);
+            }
+            Seen::Begins(fault) if tears(&fault.what) => self.torn += 1,
+            Seen::Ends(fault) if tears(&fault.what) => {
+                (self.torn, self.ended) = (self.torn.saturating_sub(1), moment.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// How many nodes there are for each owner, at least, as a node has known since then and knows now.
+    fn crowd(&self, life: Life, since: u64, now: u64) -> u64 {
+        let knows = |came: &u64| came.saturating_add(self.known) <= since;
+        let is_torn = self.torn > 0 || self.ended > 0 && self.ended + self.known > since.min(now);
+        if UNSTEADY.when(is_torn || !self.came.get(&life.0).is_some_and(knows)) {
+            return 1;
+        }
+        let nodes = self.came.values().filter(|came| knows(came)).count();
+        nodes.div_ceil(OWNERS).max(1) as u64
+    }
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Asking {
@@ -129,8 +170,7 @@ pub(super) struct Asking {
     pushes: Vec<Pushes>,
     clocks: Clocks,
     timeout: u64,
-    /// The pause that is due, from that time on.
-    pause: (u64, u64),
+    fleet: Fleet,
     lives: Lives,
     stops: Stops,
     open: Map<Life, Vec<Open>>,
@@ -150,8 +190,6 @@ impl Asking {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         let is_on = !OFF.when(!plan.daemon.owners);
-        let is_unsteady = UNSTEADY.when(plan.faults.iter().any(|fault| changes_the_fleet(&fault.what)));
-        let crowd = if is_unsteady { 1 } else { u64::from(plan.nodes.div_ceil(OWNERS)) };
         let known = plan.gossip.map_or(u64::MAX, |gossip| gossip.join.0 + 3 * gossip.tick.0);
         Self {
             is_on,
@@ -159,7 +197,7 @@ impl Asking {
             pushes: (0..plan.policies.len().max(1)).map(|policy| Pushes::new(plan, policy)).collect(),
             clocks: Clocks::new(plan),
             timeout: plan.daemon.timeout.0,
-            pause: (PAUSE * crowd, known),
+            fleet: Fleet { known, ..Fleet::default() },
             lives: Lives::default(),
             stops: Stops::default(),
             open: Map::default(),
@@ -209,10 +247,9 @@ impl Asking {
         if !known.has_none || self.by_share.get(&(life, key)) != Some(&moment.at) {
             return;
         }
-        let (pause, from) = self.pause;
-        let before = self.tried.insert(life, moment.at).filter(|before| *before >= from);
-        let pause = if before.is_some() { pause } else { PAUSE };
-        if let Some(before) = before.filter(|before| within(*before, pause)) {
+        let Some(before) = self.tried.insert(life, moment.at) else { return };
+        let pause = PAUSE * self.fleet.crowd(life, before, moment.at);
+        if within(before, pause) {
             self.found.add("asking", moment, || {
                 format!("key {key}: {life:?} tries {peer:?}, and has tried another at {before}, with {pause} us between any two")
             });
@@ -310,17 +347,16 @@ fn until_margin(ask: &Ask) -> u64 {
     2 * ask.terms.patience.0.div_ceil(DRIFT_PART)
 }
 
-/// Whether nodes come or go by that, or are taken for gone.
-fn changes_the_fleet(what: &What) -> bool {
+/// Whether nodes that live are taken for gone by that, or leave, of which they tell before they are gone.
+fn tears(what: &What) -> bool {
     matches!(
         what,
-        What::Crash { .. }
-            | What::Restart { .. }
-            | What::Roll { .. }
-            | What::Scale { .. }
-            | What::Part { .. }
+        What::Part { .. }
             | What::Freeze { .. }
             | What::Starve { .. }
+            | What::Roll { .. }
+            | What::Scale { .. }
+            | What::Restart { .. }
     )
 }
 
@@ -335,6 +371,7 @@ impl Observer for Asking {
         }
         self.lives.see(seen);
         self.stops.see(seen);
+        self.fleet.see(moment, seen);
         self.clocks.see(moment, seen);
         match seen {
             Seen::PeerAsked { node, incarnation, key, ask, peer } => {
@@ -444,10 +481,11 @@ mod tests {
         }
     }
 
-    /// A node of a fleet of so many tries one peer, and another one so much later.
-    fn trials(nodes: u32, pause: u64) -> usize {
+    /// A node of a fleet of so many, which sees that before, tries one peer, and another one so much later.
+    fn trials(nodes: u32, before: &[(u64, Seen<'_>)], pause: u64) -> usize {
         let mut history = History::new("10/1s fixed");
         let mut checker = checker(&history, nodes);
+        (0..nodes).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
         let (node, incarnation, key, store) = (0, 0, 0, Timestamp(START));
         for (place, peer) in [(1, (1, 1)), (2, (2, 1))] {
             let ask = &peer_ask(place, 1, 1);
@@ -456,7 +494,8 @@ mod tests {
             let answer = &Err(Refusal::NoStore);
             history.see(&mut checker, at + 1, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
         }
-        for (place, peer, at) in [(3, (1, 1), 3_000_000), (4, (2, 1), 3_000_000 + pause)] {
+        before.iter().for_each(|(at, seen)| history.see(&mut checker, *at, seen));
+        for (place, peer, at) in [(3, (1, 1), 5_000_000), (4, (2, 1), 5_000_000 + pause)] {
             history.check(&mut checker, at, 1, Source::Share, false);
             let ask = &peer_ask(place, 1, 1);
             history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
@@ -466,8 +505,31 @@ mod tests {
 
     #[test]
     fn who_tries_peers_too_often_is_seen() {
-        assert_eq!([trials(64, 99_000), trials(64, 100_000)], [1, 0]);
-        assert_eq!([trials(65, 199_000), trials(65, 200_000)], [1, 0]);
+        assert_eq!([trials(64, &[], 99_000), trials(64, &[], 100_000)], [1, 0]);
+        assert_eq!([trials(65, &[], 199_000), trials(65, &[], 200_000)], [1, 0]);
+    }
+
+    /// A fleet is as large as what all of its nodes have heard of: not of who came of late, is gone, or stood still of late.
+    #[test]
+    fn who_tries_peers_too_often_is_seen_in_a_fleet_that_changes() {
+        let fault = crate::plan::Fault {
+            at: crate::span::Span(2_000_000),
+            lasts: crate::span::Span(100_000),
+            what: What::Freeze { node: 7 },
+        };
+        let [begins, ends] = [Seen::Begins(&fault), Seen::Ends(&fault)];
+        let comes = |at| (at, Seen::Joined { node: 64, incarnation: 1 });
+        let leaves = |at| (at, Seen::Left { node: 64, drained: true });
+        for (nodes, before, seen) in [
+            (65, vec![leaves(1_000_000)], 0),
+            (65, vec![leaves(1_000_000), comes(1_500_000)], 1),
+            (64, vec![comes(4_900_000)], 0),
+            (65, vec![(2_000_000, begins), (2_100_000, ends)], 1),
+            (65, vec![(2_000_000, begins)], 0),
+            (65, vec![(2_000_000, begins), (4_900_000, ends)], 0),
+        ] {
+            assert_eq!(trials(nodes, &before, 199_000), seen, "{nodes} {before:?}");
+        }
     }
 
     #[test]

@@ -40,12 +40,12 @@ static GROWN: Exemption = Exemption::new(
 );
 
 static OWNERS: Exemption = Exemption::new(
-    "what a node asks for of a key that it knows nothing of, in runs whose nodes ask peers",
+    "what a node that may own the key asks for of it before the store has told it anything of that key",
     "A key's owner leases for all, and has not heard how many nodes lease it. What it is lent of it is judged.",
 );
 
 static FORGOTTEN: Exemption = Exemption::new(
-    "what a node asks for of a key that it knows nothing of, ten seconds after the store has left a lease of it unconfirmed, in runs whose nodes ask peers",
+    "what a node that may own the key asks for of it once it has forgotten it, ten seconds after the store has left a lease of it unconfirmed",
     "With the key it has forgotten that its master had no replica, and goes by what was confirmed of other keys of late.",
 );
 

@@ -17,7 +17,7 @@ use super::notes::{Answers, Asides, Clocks, Life, Lives, Trips};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Fault, Plan, What};
 
 static BASELINES: Exemption =
@@ -68,8 +68,8 @@ static RESET: Exemption = Exemption::new(
 );
 
 static MIXED: Exemption = Exemption::new(
-    "what is set aside for nodes without the store, in runs in which some nodes are of the build before",
-    "Its scripts know of nothing that is set aside, and lend it: up to 95 % of the limit more.",
+    "what is set aside of a key for nodes without the store, until two periods after a script of the build before has run on it; and of a node that has not heard of it since; and what of it was admitted in windows at hand",
+    "Such a script knows of nothing that is set aside, and lends it: up to 95 % of the limit more.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -155,8 +155,8 @@ pub(super) struct Joint {
     asides: Asides,
     clocks: Clocks,
     trips: Trips,
-    /// Some nodes are of the build before for a while.
-    mixed: bool,
+    /// By key: when a script of the build before has last run on it, by the store's clock.
+    earlier: Map<u32, u64>,
     found: Found,
 }
 
@@ -408,7 +408,7 @@ impl Joint {
             asides: Asides::default(),
             clocks: Clocks::new(plan),
             trips: Trips::default(),
-            mixed: plan.faults.iter().any(|fault| matches!(fault.what, What::Build { newer: false, .. })),
+            earlier: Map::default(),
             found: Found::default(),
         }
     }
@@ -473,6 +473,13 @@ impl Joint {
         self.excuse_shares(key, now, &call.rule);
     }
 
+    /// What was admitted by now of what is set aside, in windows at hand, is excused.
+    fn excuse_aside(&mut self, why: &Exemption, key: u32, now: u64) {
+        let aside = self.aside.remove(&key).filter(|(end, _)| now < *end);
+        let (_, tokens) = aside.unwrap_or_default();
+        self.all.beside(key, now, |_, _| why.forgives(tokens));
+    }
+
     /// What was admitted on shares by now, in windows at hand, is excused.
     fn excuse_shares(&mut self, key: u32, now: u64, rule: &Rule) {
         let counted = &mut self.keys.of(key).counted;
@@ -491,6 +498,16 @@ impl Joint {
     fn excused(&mut self, moment: Moment, life: Life, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
+            // It was set aside, so nothing excuses more but that the store has forgotten it, or has lent it to others.
+            let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
+            let is_lost = self.forgotten.get(&request.key).is_some_and(|lost| heard <= *lost);
+            let asked = self.places.get(&(life, request.key)).map_or(0, |place| place.asked);
+            let is_another = goes_by_another(&self.clocks, moment, request.key, asked, span(&rule.limits[0]));
+            let ran = |ran: &u64| heard <= *ran || now <= ran + 2 * span(&rule.limits[0]);
+            let is_lent = self.earlier.get(&request.key).is_some_and(ran);
+            if FORGOTTEN.when(is_lost || is_another) || MIXED.when(is_lent) {
+                return vec![request.cost];
+            }
             let (end, tokens) = self.aside.entry(request.key).or_default();
             // A bucket remembers for as long as it takes to fill, and a sliding window counts in the next one, too.
             let (is_bucket, is_sliding) = (rule.is_entitled_bucket(), rule.is_entitled_sliding());
@@ -503,13 +520,7 @@ impl Joint {
             let is_same = *end == open || (is_bucket || is_sliding) && now < *end;
             *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
-            // It was set aside, so nothing excuses more but that the store has forgotten it.
-            let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
-            let is_lost = self.forgotten.get(&request.key).is_some_and(|lost| heard <= *lost);
-            let asked = self.places.get(&(life, request.key)).map_or(0, |place| place.asked);
-            let is_another = goes_by_another(&self.clocks, moment, request.key, asked, span(limit));
-            let is_forgotten = FORGOTTEN.when(is_lost || is_another);
-            return vec![if is_forgotten || MIXED.when(self.mixed) { request.cost } else { 0 }];
+            return vec![0];
         }
         let key = self.keys.of(request.key);
         let place = self.places.entry((life, request.key)).or_default();
@@ -623,6 +634,10 @@ impl Observer for Joint {
         self.clocks.see(moment, seen);
         self.trips.see(moment, seen);
         self.asides.see(moment, seen);
+        if let Seen::Executed { key, grant, ran: Ran { is_earlier: true, .. }, .. } = seen {
+            self.earlier.insert(*key, grant.now.0);
+            self.excuse_aside(&MIXED, *key, grant.now.0);
+        }
         match seen {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => self.stops(fault),
@@ -645,9 +660,7 @@ impl Observer for Joint {
             Seen::Executed { key, call, grant, stale: false, .. }
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated =>
             {
-                let aside = self.aside.remove(key).filter(|(end, _)| grant.now.0 < *end);
-                let (_, tokens) = aside.unwrap_or_default();
-                self.all.beside(*key, grant.now.0, |_, _| RESET.forgives(tokens));
+                self.excuse_aside(&RESET, *key, grant.now.0);
                 // Nor is what shares owe owed any more.
                 self.excuse_shares(*key, grant.now.0, &call.rule);
             }
@@ -893,6 +906,44 @@ mod tests {
             }
             history.check(&mut checker, at + 2, after, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
+        }
+    }
+
+    /// Nine are admitted of what is set aside, and a script of the build before runs on the key before, after or long after that, or
+    /// on another key.
+    #[test]
+    fn what_is_set_aside_is_excused_where_a_script_of_the_build_before_has_run() {
+        let (before, after) = (Some(2), Some(SECOND / 5));
+        for (ran, key, at, heard, cost, seen) in [
+            (before, 0, SECOND / 10, 0, 10, 0),
+            (after, 0, SECOND / 10, 0, 10, 0),
+            (None, 0, SECOND / 10, 0, 10, 1),
+            (before, 1, SECOND / 10, 0, 10, 1),
+            (after, 1, SECOND / 10, 0, 10, 1),
+            // Two periods later, whoever has heard of the key since is judged.
+            (before, 0, 2 * SECOND + SECOND / 10, 0, 10, 0),
+            (before, 0, 2 * SECOND + SECOND / 10, SECOND, 10, 1),
+            (before, 0, SECOND + SECOND / 10, SECOND, 10, 0),
+        ] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Joint::new(&history.setting());
+            let mut events = vec![(at, None)];
+            events.extend(ran.map(|ran| (ran, Some(key))));
+            events.sort_unstable();
+            history.executed(&mut checker, 1, 1);
+            for (at, ran) in events {
+                match ran {
+                    Some(key) => history.ran_earlier(&mut checker, at, key),
+                    None => {
+                        if heard > 0 {
+                            history.settled(&mut checker, heard, 2, 1);
+                        }
+                        history.check(&mut checker, at, 9, Source::Share, true);
+                    }
+                }
+            }
+            history.check(&mut checker, at + SECOND / 5, cost, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{ran:?} {key} {at} {heard}: {:?}", checker.violations());
         }
     }
 

@@ -265,7 +265,10 @@ impl Lending {
             // In a large fleet the turns of all peers last longer than it is known of one that it has no store.
             self.tried.insert(life, moment.at);
         }
-        if self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
+        // Beside a check that the share has just answered only peers are asked that are tried: of one whose last answer came so
+        // late that the node may have heard it or not, it alone knows whether that has a store.
+        let is_trial = self.by_share.get(&(life, key)) == Some(&moment.at);
+        if is_trial || self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
             self.tried.insert(life, moment.at);
         }
         self.untried.remove(&life);
@@ -723,6 +726,31 @@ mod tests {
                 history.check(&mut checker, at, 1, Source::Share, false);
             }
             assert_eq!(checker.violations().len(), seen, "{joins:?} {dead}: {:?}", checker.violations());
+        }
+    }
+
+    /// One peer has said that it has no store, and another has said so again too late: that is tried beside a check that the share has
+    /// answered, or asked for another key.
+    #[test]
+    fn a_node_that_tries_a_peer_of_which_only_it_knows_that_it_has_no_store_has_tried_one() {
+        for (tried, seen) in [(0, 0), (7, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let (node, incarnation, key, store) = (0, 0, 0, Timestamp(0));
+            for (id, peer, late) in [(1, (1, 1), 0), (2, (2, 1), 0), (3, (2, 1), 500_000)] {
+                let (ask, at, answer) = (&peer_ask(id, 1, 1), 1_600_000 + 10_000 * id, &Err(Refusal::NoStore));
+                history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+                history.see(&mut checker, at + 500 + late, &heard);
+            }
+            for at in [2_900_000, 2_950_000, 3_000_000] {
+                history.check(&mut checker, at, 1, Source::Share, false);
+                if at == 2_900_000 {
+                    let (ask, peer) = (&peer_ask(9, 1, 1), Some((2, 1)));
+                    history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key: tried, ask, peer });
+                }
+            }
+            assert_eq!(checker.violations().len(), seen, "{tried}: {:?}", checker.violations());
         }
     }
 

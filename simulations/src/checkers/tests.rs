@@ -313,6 +313,14 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
+    /// A script of the build before lends a token of a key.
+    pub(super) fn ran_earlier(&mut self, observer: &mut dyn Observer, at: u64, key: u32) {
+        let (call, grant) = (&self.acquire(99, 1), &self.grant(at, 1));
+        let ran = &Ran { is_earlier: true, ..Ran::default() };
+        let executed = Seen::Executed { master: 0, node: 2, incarnation: 0, key, call, grant, stale: false, ran };
+        self.see(observer, at, &executed);
+    }
+
     /// The store lends so many tokens by a clock that is so far ahead, and the node learns it at once.
     pub(super) fn lent(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
         let call = self.acquire(id, tokens);

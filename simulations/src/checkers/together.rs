@@ -55,8 +55,12 @@ static SHAPES: Exemption = Exemption::new(
     "buckets and windows from the first request",
     "A share of them has no window that is common to all nodes.",
 );
+static LIARS_OWN: Exemption = Exemption::new(
+    "what a liar admits on its own share, until four periods and two seconds after it has last lied",
+    "The others go by what it tells, which is not what it goes by itself: what they admit together is judged.",
+);
 static LIARS: Exemption = Exemption::new(
-    "a node that a liar has told of the window",
+    "denials by a node that a liar has told of the window",
     "What it tells is not so, and denies others on purpose: of the windows that it names, whenever they begin by the store's clock.",
 );
 static FORGETFUL: Exemption = Exemption::new(
@@ -72,7 +76,7 @@ static TURNS: Exemption = Exemption::new(
     "A node goes by the window before for as long as an answer may be under way: what was spent of that counts, too.",
 );
 static LOANS: Exemption = Exemption::new(
-    "denials in runs whose nodes ask peers, where what the store shows and what shares admitted are all of the limit",
+    "denials in a window of which nodes have lent to peers, as far as they did, where what the store shows and what shares admitted are all of the limit",
     "What a peer lent and was lost on its way it tells as admitted, as nobody can tell that it was not; shares are told beside it.",
 );
 static NO_WINDOWS: Exemption =
@@ -92,6 +96,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &EDGES,
         &LAPSED,
         &SHAPES,
+        &LIARS_OWN,
         &LIARS,
         &FORGETFUL,
         &ASIDE,
@@ -140,8 +145,6 @@ pub(super) struct Together {
     is_on: bool,
     /// It begins in the midst of keys' lives: what nodes were told before it does not know.
     midway: bool,
-    /// Nodes ask peers.
-    owners: bool,
     /// When nodes do not hear each other for a while.
     torn: Vec<(u64, u64)>,
     /// For so long a node may go by a window that is over.
@@ -152,6 +155,8 @@ pub(super) struct Together {
     nearness: Nearness,
     /// Windows of which a node heard what is not so: node, digest, place of the limit, `Counter::at`.
     lied: Set<(u32, u128, usize, u64)>,
+    /// When a node has last told what is not so.
+    liars: Map<u32, u64>,
     digests: Map<u32, u128>,
     /// What was admitted on shares, by windows of the owner's clock, and by those that nodes go by; and each node's part of that.
     shared: Map<Place, u64>,
@@ -164,6 +169,8 @@ pub(super) struct Together {
     /// What was admitted of windows, and what the store has shown to be used: in its last answer, and the most.
     admitted: Map<Place, u64>,
     shown: Map<Place, (u64, u64)>,
+    /// What nodes have lent to peers of windows.
+    loans: Map<Place, u64>,
     /// What the store has lent of windows and not got back, whatever it has forgotten meanwhile.
     lent: Map<Place, u64>,
     /// By key and place: the latest ends of windows from the first request.
@@ -194,13 +201,13 @@ impl Together {
         Self {
             is_on: plan.gossip.is_some(),
             midway: false,
-            owners: plan.daemon.owners,
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             edge: EDGE.max(trip(plan)),
             lives: Lives::default(),
             nearness: Nearness::new(plan),
             lied: Set::default(),
+            liars: Map::default(),
             digests: Map::default(),
             shared: Map::default(),
             summed: Map::default(),
@@ -210,6 +217,7 @@ impl Together {
             rules: setting.rules.clone(),
             admitted: Map::default(),
             shown: Map::default(),
+            loans: Map::default(),
             lent: Map::default(),
             opened: Map::default(),
             refuted: Map::default(),
@@ -233,6 +241,11 @@ impl Together {
                 continue;
             }
             *self.shared.entry((request.key, index, store / limit.period.0)).or_default() += request.cost;
+            let again = HEARS + 4 * limit.period.0;
+            let lied = self.liars.get(&request.node);
+            if LIARS_OWN.when(lied.is_some_and(|lied| moment.at < lied + again)) {
+                continue;
+            }
             let window = window_of_share(rule, limit, decision, trip);
             let Some(window) = window.filter(|_| !EDGES.when(window.is_none())) else { continue };
             let (begins, ahead) = (window * limit.period.0, clock.wrapping_sub(moment.at));
@@ -247,7 +260,6 @@ impl Together {
             let summed = self.summed.entry((request.key, index, window)).or_default();
             *summed += request.cost;
             let summed = *summed;
-            let again = HEARS + 4 * limit.period.0;
             let is_torn = self.torn.iter().any(|(begins, ends)| (*begins..ends + again).contains(&moment.at));
             let most = if TORN.when(is_torn) { limit.count } else { limit.count * MOST_PPM / 1_000_000 };
             if summed > most {
@@ -420,7 +432,9 @@ impl Together {
                 let lent = self.lent.get(&place).copied().unwrap_or(0);
                 let shown = if forgot { most.max(lent) } else { last };
                 let shared = self.shared.get(&place).copied().unwrap_or(0);
-                let is_told = shown >= limit.count || LOANS.when(self.owners && shown + shared >= limit.count);
+                let loaned = self.loans.get(&place).copied().unwrap_or(0);
+                let is_told = shown >= limit.count
+                    || LOANS.when(loaned > 0 && admitted + loaned >= limit.count && shown + shared >= limit.count);
                 if admitted >= limit.count || is_told {
                     // Of several limits a denial names the one that lasts longest: only that is known to have denied.
                     if index == usize::from(decision.limit_index) {
@@ -460,7 +474,8 @@ impl Observer for Together {
                 self.forgot.insert(*key, moment.at);
                 self.lost.insert(*key, store.0);
             }
-            Seen::Told { to, frames, lies: true, .. } => {
+            Seen::Told { from, to, frames, lies: true } => {
+                self.liars.insert(*from, moment.at);
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
             }
@@ -471,6 +486,13 @@ impl Observer for Together {
                 *self.shared.entry((*key, 0, window)).or_default() += loan.tokens;
             }
             _ => {}
+        }
+        if let Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } = seen {
+            for (index, limit) in rule.limits.iter().enumerate() {
+                for place in self.open(*key, index, limit, store.0, None) {
+                    *self.loans.entry(place).or_default() += loan.tokens;
+                }
+            }
         }
         self.lives.see(seen);
         self.nearness.see(moment, seen);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
 
@@ -16,7 +16,7 @@ use super::Found;
 use super::notes::{Clocks, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::{Map, Numbered, Set};
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 use crate::plan::Brain;
 
@@ -25,10 +25,6 @@ static BASELINES: Exemption =
 static CROWDED: Exemption = Exemption::new(
     "a node that has been asked for more keys than one of its shards has room for, from then on",
     "A key that made room for another has no turn.",
-);
-static UNCOUNTED: Exemption = Exemption::new(
-    "runs whose tables have no room for all keys, where limits change or are concurrent",
-    "How many keys a node has been asked for is then known to no one checker, as each is told of some of them.",
 );
 static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
@@ -77,7 +73,6 @@ pub(super) static SHEET: Sheet = Sheet {
     exemptions: &[
         &BASELINES,
         &CROWDED,
-        &UNCOUNTED,
         &PUSHES,
         &LEAPS,
         &LIARS,
@@ -143,16 +138,14 @@ struct Teller {
     told: Map<u32, u64>,
     /// When each was last asked for.
     asked: Map<u32, u64>,
-    /// By key: somebody has asked it of it, or it has called for it.
-    known: Set<u32>,
+    /// See `CROWDED`.
+    is_crowded: bool,
 }
 
 /// The checker.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     is_on: bool,
-    /// So many keys have room in a shard.
-    room: usize,
     shards: u128,
     /// See `EDGE`.
     edge: u64,
@@ -240,15 +233,8 @@ impl Turns {
 
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let keys: u64 = plan.demand.iter().map(|demand| u64::from(demand.keys)).sum();
-        let churns = plan.demand.iter().any(|demand| demand.churn.0 > 0);
-        let is_crowded = churns || u64::from(plan.daemon.max_keys) < keys * u64::from(plan.daemon.shards);
-        let is_permit = |limit: &Limit| limit.algorithm == Algorithm::Concurrent;
-        let has_permits = setting.rules.iter().any(|rule| rule.limits.iter().any(is_permit));
-        let is_told_some = super::has_pushes(plan) || has_permits;
         Self {
-            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !UNCOUNTED.when(is_crowded && is_told_some),
-            room: plan.daemon.max_keys.div_ceil(plan.daemon.shards.max(1)) as usize,
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             shards: plan.daemon.shards.max(1).into(),
             edge: LAST + 2 * plan.daemon.timeout.0,
             tellers: Numbered::default(),
@@ -305,7 +291,7 @@ impl Turns {
 
     /// A round of gossip is over.
     fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
-        let Self { tellers, keys, shard, skews, shards, room, .. } = self;
+        let Self { tellers, keys, shard, skews, shards, .. } = self;
         let teller = tellers.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         teller.rounds += 1;
@@ -318,7 +304,7 @@ impl Turns {
         teller.turn(now);
         let Teller { asked, due, .. } = teller;
         due.retain(|key, _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
-        if LIARS.when(lies) || CROWDED.when(teller.known.len() > *room) {
+        if LIARS.when(lies) || CROWDED.when(teller.is_crowded) {
             teller.due.clear();
             teller.told.clear();
             return;
@@ -401,18 +387,6 @@ impl Observer for Turns {
         self.follow(moment, seen);
         self.trips.see(moment, seen);
         match seen {
-            Seen::Answered { request: Request { node, key, .. }, .. }
-            | Seen::Called { node, key, .. }
-            | Seen::PeerWaits { node, key, .. }
-            | Seen::PeerAnswered { node, key, .. } => {
-                let teller = self.tellers.of(*node);
-                if teller.known.len() <= self.room {
-                    teller.known.insert(*key);
-                }
-            }
-            _ => {}
-        }
-        match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
@@ -433,6 +407,7 @@ impl Observer for Turns {
             Seen::Executed { key, call, grant, .. } if call.op == Op::Reset => self.spoil(*key, grant.now.0),
             Seen::Lost { key, store } | Seen::Undone { key, store } => self.spoil(*key, store.0),
             Seen::Joined { node, .. } | Seen::Left { node, .. } => *self.tellers.of(*node) = Teller::default(),
+            Seen::Crowded { node } => self.tellers.of(*node).is_crowded = true,
             Seen::Picked { node, usage, lies } => self.picked(moment, *node, usage, *lies),
             _ => {}
         }
@@ -540,17 +515,15 @@ mod tests {
         assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "the store has lost it");
     }
 
-    /// Where its table has room for one key, a second one that it is asked for makes room for itself.
+    /// Which node it is counts, and that the same one does not begin anew.
     #[test]
     fn a_node_is_judged_until_it_is_asked_for_more_keys_than_it_has_room_for() {
-        for (room, seen) in [(2, 1), (1, 0)] {
+        for (crowded, seen) in [(&[1][..], 1), (&[0], 0), (&[], 1)] {
             let (mut history, mut checker) = admitted(3);
-            checker.room = room;
-            let other = Request { key: 1, ..history.ask(&mut checker, 3) };
-            history.answer(&mut checker, 3, &other, Source::Lease, true);
+            crowded.iter().for_each(|node| history.see(&mut checker, 3, &Seen::Crowded { node: *node }));
             round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
             round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
-            assert_eq!(checker.violations().len(), seen, "{room}: {:?}", checker.violations());
+            assert_eq!(checker.violations().len(), seen, "{crowded:?}: {:?}", checker.violations());
         }
     }
 

@@ -163,8 +163,9 @@ impl Observer for Printer {
                     say!("{at} node {node} key {key} releases {permit}: {released}");
                 }
             }
-            Seen::PeerAsked { node, key, ask, .. } if self.wants(Some(*node), Some(*key)) => {
-                say!("{at} node {node} key {key} asks a peer {}: {:?}", ask.id, ask.terms);
+            Seen::PeerAsked { node, key, ask, peer, .. } if self.wants(Some(*node), Some(*key)) => {
+                let whom = peer.map_or("a peer".to_owned(), |(peer, _)| format!("peer {peer}"));
+                say!("{at} node {node} key {key} asks {whom} {}: {:?}", ask.id, ask.terms);
             }
             Seen::PeerAnswered { node, key, peer, ask, answer, .. } if self.wants(Some(*node), Some(*key)) => {
                 say!("{at} node {node} key {key} answers node {} {}: {}", peer.0, ask.id, word(answer));

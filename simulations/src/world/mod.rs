@@ -16,13 +16,14 @@
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `holds.rs`, `several.rs`, `permits.rs` | who charges an estimate, asks for several keys, takes a slot of a concurrent limit |
 //! | `prober.rs` | the last questions, one client at a time |
-//! | `watch.rs` | who looks, and is told |
+//! | `watch.rs`, `crowd.rs` | who looks, and is told; whose tables are full |
 
 mod asks;
 mod build;
 mod client;
 mod clock;
 mod cluster;
+mod crowd;
 mod demand;
 mod event;
 mod excerpts;

@@ -5,6 +5,7 @@ use rationd::core::decision::{Decision, Verdict};
 use rationd::core::shard::{self, Effect};
 
 use super::cluster::Cluster;
+use super::crowd::Crowd;
 use super::demand::Demand;
 use super::event::{Event, Queue};
 use super::gossip::Grapevine;
@@ -59,6 +60,7 @@ impl<'a> World<'a> {
             watch,
             plan,
         };
+        world.watch.crowd = Crowd::new(&world.plan);
         for _ in 0..world.plan.nodes.max(1) {
             world.join();
         }

@@ -13,6 +13,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 use rationd::core::usage::Usage;
 
+use super::crowd::Crowd;
 use crate::frames::Frames;
 use crate::maps::Set;
 use crate::observe::{Balance, Moment, Observer, Ran, Request, Seen, Topic};
@@ -33,6 +34,8 @@ pub struct Watch<'a> {
     pub(super) trace: Trace,
     /// Keys of concurrent limits.
     pub(super) in_flight: Set<u32>,
+    /// Where some table has no room for all keys.
+    pub(super) crowd: Option<Crowd>,
 }
 
 /// Something that happened often, with all that it refers to.
@@ -77,7 +80,7 @@ impl<'a> Watch<'a> {
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
         let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
         let (trace, in_flight) = (Trace::default(), Set::default());
-        Self { observers, kept: Vec::with_capacity(BATCH), batch: BATCH, trace, in_flight }
+        Self { observers, kept: Vec::with_capacity(BATCH), batch: BATCH, trace, in_flight, crowd: None }
     }
 
     /// They are told of each thing before the next one happens, so that nothing is untold when a run panics.
@@ -88,6 +91,13 @@ impl<'a> Watch<'a> {
 
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.trace.see(moment, seen);
+        self.pass_on(moment, seen);
+        if let Some(node) = self.crowd.as_mut().and_then(|crowd| crowd.see(seen)) {
+            self.pass_on(moment, &Seen::Crowded { node });
+        }
+    }
+
+    fn pass_on(&mut self, moment: Moment, seen: &Seen<'_>) {
         let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
         let place = place(seen.topic(), of_permits);
         match Kept::of(seen) {
