@@ -59,8 +59,13 @@ static ASIDE: Exemption = Exemption::new(
 );
 
 static SEVERAL: Exemption = Exemption::new(
-    "of other shapes, a key that several nodes were asked of",
-    "What is lent to one of them is its own until gossip has told of the other, however little it has used.",
+    "a bucket that several nodes were asked of",
+    "What is lent to one of them is its own until it hands that back, however little it has used, and of a bucket all of them may be lent more than the burst.",
+);
+
+static UNANSWERED: Exemption = Exemption::new(
+    "of other shapes than one fixed window, a key that several nodes were asked of and of which a call was not answered or not sent, as long as its tokens count",
+    "Its node has gone by its share, and asks for what is left of that when the store is back, so that others are not lent it.",
 );
 
 static OVERTAKEN: Exemption = Exemption::new(
@@ -72,7 +77,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "One fixed window, and all other shapes of keys that one node is asked of, whatever goes wrong elsewhere.",
+    judges: "Windows of all kinds, several limits, and buckets that one node is asked of, whatever goes wrong elsewhere.",
     exemptions: &[
         &BASELINES,
         &LOST,
@@ -85,6 +90,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &CONCURRENT,
         &ASIDE,
         &SEVERAL,
+        &UNANSWERED,
         &OVERTAKEN,
     ],
     mutant: Some("batch-uncapped"),
@@ -138,6 +144,8 @@ pub(super) struct Early {
     alone: Map<u32, Option<u32>>,
     /// When tokens of a key were last lost, with or without a fault: the store executed a return that was overtaken, a call was lost, a far node was asked.
     spoilt: Map<u32, u64>,
+    /// When a call about a key was last not answered or not sent.
+    unanswered: Map<u32, u64>,
     /// When a fault last reached a key, and which nodes it reached.
     reached: Map<u32, u64>,
     reach: Reach,
@@ -173,6 +181,7 @@ impl Early {
             asked: Map::default(),
             alone: Map::default(),
             spoilt: Map::default(),
+            unanswered: Map::default(),
             reached: Map::default(),
             reach: Reach::new(plan),
             keys: Map::default(),
@@ -223,6 +232,9 @@ impl Early {
     /// Takes note of the keys that faults reach.
     fn reach(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.reach.see(moment, seen);
+        if let Seen::Settled { key, grant: None, .. } | Seen::Called { key, sent: false, .. } = seen {
+            self.unanswered.insert(*key, moment.at);
+        }
         match seen {
             Seen::Begins(fault) if scope(&fault.what).is_wide() => self.begun = self.begun.min(moment.at),
             Seen::Calm => self.healed = moment.at + SETTLED,
@@ -309,7 +321,10 @@ impl Early {
                 return;
             }
         }
-        if !SEVERAL.when(self.alone.get(&request.key).is_none_or(|alone| alone.is_none())) {
+        let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
+        let has_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
+        if !is_shared || !SEVERAL.when(has_bucket) && !UNANSWERED.when(is_unanswered) {
             self.found.add("early", moment, || {
                 format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
             });
@@ -435,6 +450,28 @@ mod tests {
                 history.check(&mut checker, 6 * SECOND + after * SECOND / 1_000, 1, Source::Lease, false);
                 assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
             }
+        }
+    }
+
+    /// Two nodes are asked of it. A bucket is not judged then, nor what a node may have gone by its share of.
+    #[test]
+    fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
+        for (limit, unanswered, seen) in [
+            ("100/1s sliding", None, 1),
+            ("100/1s fixed from-first", None, 1),
+            ("100/1s burst 100", None, 0),
+            ("100/1s sliding", Some(2 * SECOND), 0),
+            ("100/1s sliding", Some(3 * SECOND), 1),
+        ] {
+            let mut history = History::new(limit);
+            let mut checker = Early::new(&history.setting());
+            let other = Request { node: 1, ..history.ask(&mut checker, 1) };
+            history.see(&mut checker, 2, &Seen::Asked(&other));
+            if let Some(before) = unanswered {
+                history.unanswered_in(&mut checker, 6 * SECOND - before, [0, 1]);
+            }
+            history.check(&mut checker, 6 * SECOND, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{limit} {unanswered:?}: {:?}", checker.violations());
         }
     }
 

@@ -62,7 +62,7 @@ static ASIDE: Exemption = Exemption::new(
 );
 
 static MOVED: Exemption = Exemption::new(
-    "the use of keys of which tokens are set aside for nodes that may lose the store, in windows in which a node is not asked that was in one of the two before",
+    "the use of keys of which tokens are set aside for nodes that may lose the store, in windows in which a node is not asked, or not for a quarter of it, that was before",
     "Nobody else is lent its part of the window until it gives that up: where clients go from node to node in short windows, that can be most of one.",
 );
 
@@ -110,7 +110,12 @@ struct Window {
     late: u64,
     node: u32,
     several: bool,
+    /// One of them was not asked for a quarter of it, after it had been.
+    is_left: bool,
 }
+
+/// See `MOVED`.
+const QUARTER: u64 = 4;
 
 /// Of shapes whose windows do not begin with the clock's: so many of the longest periods are watched, in so many parts.
 const PERIODS: u64 = 3;
@@ -153,6 +158,8 @@ pub(super) struct Liveness {
     /// Of a node and a key of which a call was not answered: when the next one was, or that none was yet.
     found_again: Map<(u32, u32), Option<u64>>,
     windows: BTreeMap<u32, Window>,
+    /// By key of which tokens are set aside: when each node was last asked for it, by its owner's clock.
+    asked: Map<u32, BTreeMap<u32, u64>>,
     stretches: BTreeMap<u32, Stretch>,
     nodes: u64,
     judged: Judged,
@@ -180,6 +187,7 @@ impl Liveness {
             unheard: BTreeMap::new(),
             found_again: Map::default(),
             windows: BTreeMap::new(),
+            asked: Map::default(),
             stretches: BTreeMap::new(),
             nodes: 1,
             judged: Judged::default(),
@@ -322,11 +330,22 @@ impl Observer for Liveness {
         let (number, passed) = (store.0 / limit.period.0, store.0 % limit.period.0);
         let fresh = Window { number, node: request.node, ..Window::default() };
         let window = self.windows.entry(request.key).or_insert(fresh);
-        let over = (window.number != number).then_some(*window);
+        let mut over = (window.number != number).then_some(*window);
         if over.is_some() {
             let before = over.map_or([0; 2], |over| [over.nodes, over.before[0]]);
             *window =
                 Window { whole: !ASIDE.when(rule.is_entitled() && (self.loses || self.cramped)), before, ..fresh };
+        }
+        if rule.is_entitled() {
+            let asked = self.asked.entry(request.key).or_default();
+            let quarter = limit.period.0 / QUARTER;
+            let is_left = |last: u64, by: u64| last / limit.period.0 == by / limit.period.0 && last + quarter < by;
+            let last = asked.insert(request.node, store.0);
+            window.is_left |= last.is_some_and(|last| is_left(last, store.0));
+            if let Some(over) = &mut over {
+                let end = (over.number + 1) * limit.period.0 - 1;
+                over.is_left |= last.into_iter().chain(asked.values().copied()).any(|last| is_left(last, end));
+            }
         }
         window.nodes |= 1 << (request.node % 64);
         window.asked += request.cost;
@@ -335,7 +354,7 @@ impl Observer for Liveness {
         window.most = window.most.max(request.cost);
         window.whole &= !CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
         window.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
-        let moved = |over: &Window| (over.before[0] | over.before[1]) & !over.nodes != 0;
+        let moved = |over: &Window| over.is_left || (over.before[0] | over.before[1]) & !over.nodes != 0;
         if let Some(over) =
             over.filter(|over| over.number + 1 == number && !MOVED.when(rule.is_entitled() && moved(over)))
         {
@@ -440,6 +459,26 @@ mod tests {
                 }
             }
             assert_eq!(!checker.violations().is_empty(), seen, "{nodes}: {:?}", checker.violations());
+        }
+    }
+
+    /// Two nodes are asked in turns, or one after the other in each window: what is set aside for the one that is left is not lent to
+    /// the other until it gives that up.
+    #[test]
+    fn what_is_set_aside_for_a_node_that_is_left_within_a_window_nobody_uses() {
+        let (share, entitled) = (History::new as fn(&str) -> History, History::entitled as fn(&str) -> History);
+        for (history, stays, seen) in [(entitled, 1, true), (entitled, 10, false), (share, 10, true)] {
+            let mut history = history("10/1s fixed");
+            let mut checker = checker(&history);
+            for second in 10..15 {
+                for check in 0..20 {
+                    let at = second * SECOND + check * SECOND / 20;
+                    let node = (check / stays % 2) as u32;
+                    let request = Request { node, ..history.ask(&mut checker, at) };
+                    history.answer(&mut checker, at, &request, Source::Lease, check < 3);
+                }
+            }
+            assert_eq!(!checker.violations().is_empty(), seen, "{stays}: {:?}", checker.violations());
         }
     }
 
