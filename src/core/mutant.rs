@@ -147,6 +147,10 @@ mutants! {
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
     ComesTwice, "comes-twice":
         "A share of a bucket fills up by what had been lent before it came, and was spent when it did: bound.";
+    OwnCountsTwice, "own-counts-twice":
+        "What a node holds of a bucket counts twice as left: truth.";
+    LossDatedEarly, "loss-dated-early":
+        "A loss of the store counts from its last answer, and not from the call that had none: static shares, bound.";
     WindowBeforeForgiven, "window-before-forgiven":
         "What was admitted on the share of a sliding window is not charged once the next one has begun: bound.";
     RepaidForEver, "repaid-for-ever":

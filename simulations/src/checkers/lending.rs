@@ -105,6 +105,8 @@ pub(super) struct Lending {
     open: Map<(Life, u32), (u64, u64)>,
     /// Who told a node last that it goes by other limits, than those of which rule, and until when that is believed.
     others: Map<(Life, u32), (Life, u64, u64)>,
+    /// The same of all keys: until when a node asks that peer for nothing under such a rule.
+    other_rules: Map<(Life, Life, u64), u64>,
     /// The asks that each node lets wait, under limits that it goes by.
     waiting: Map<(Life, u32), Vec<u64>>,
     /// Whether shares are judged, and not before then.
@@ -124,8 +126,9 @@ pub(super) struct Lending {
     lost: Set<u32>,
     /// The peers whose last answer to a node was that they have no store, under which limits, and when.
     without: Map<Life, Vec<(Life, u64, u64)>>,
-    /// When a node last went by its share of a key, and when it last asked a peer that had no store for one, after that.
-    by_share: Map<(Life, u32), u64>,
+    /// When a node last went by its share of a key, and whether the store was away for it: the share goes on for a while after it has
+    /// answered. And when it last asked a peer that had no store for one, after that.
+    by_share: Map<(Life, u32), (u64, bool)>,
     in_vain: Map<(Life, u32), u64>,
     tried: Map<Life, u64>,
     /// The peers that had nothing to lend when a node last asked them, of what is set aside for them: they may be tried in its turns, too.
@@ -147,6 +150,7 @@ impl Lending {
             asked: Ids::default(),
             open: Map::default(),
             others: Map::default(),
+            other_rules: Map::default(),
             waiting: Map::default(),
             judges_shares: is_on && setting.plan.network.loss == 0 && !SHARDS.when(setting.plan.daemon.shards > 1),
             between_trials: BETWEEN_TRIALS * u64::from(most_nodes(&setting.plan).div_ceil(OWNERS)),
@@ -175,6 +179,7 @@ impl Lending {
         let place = (self.lives.of(request.node), request.key);
         let within = |at: Option<&u64>, span: u64| at.is_some_and(|at| moment.at < at + span);
         let is_answered = within(self.answered.get(&place), PAID) || self.quiet.contains(&place);
+        self.by_share.insert(place, (moment.at, !is_answered));
         let is_excused = ANSWERED.when(is_answered || self.lost.contains(&request.key));
         if is_excused || LEAVES.when(moment.at < self.leaves_until) || within(self.busy.get(&place), BUSY) {
             return;
@@ -183,8 +188,11 @@ impl Lending {
         let dry = self.dry_of.get(&place).map_or(&[][..], Vec::as_slice);
         let has_none =
             |peer: Life| dry.iter().any(|(of, until)| (*of == peer || dry.len() >= MANY) && moment.at < *until);
-        let is_open =
-            |(peer, of, at): &&(Life, u64, u64)| *of == of_rule && moment.at < at + OPEN && !DRY.when(has_none(*peer));
+        // It has lent something before it learned of other limits, and its answers come out of order.
+        let is_left_out = |peer: Life| within(self.other_rules.get(&(place.0, peer, of_rule)), 0);
+        let is_open = |(peer, of, at): &&(Life, u64, u64)| {
+            *of == of_rule && moment.at < at + OPEN && !is_left_out(*peer) && !DRY.when(has_none(*peer))
+        };
         let open = self.answers.get(&place.0).and_then(|peers| peers.iter().find(is_open)).copied();
         if let Some((peer, _, at)) = open {
             self.found.add("lending", moment, || {
@@ -259,7 +267,8 @@ impl Lending {
     fn asks_who_has_none(&mut self, moment: Moment, life: Life, key: u32, peer: Life) {
         let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
         if let Some((_, _, at)) = peers.iter().find(|(other, _, _)| *other == peer) {
-            if moment.at < at + WITHOUT && self.by_share.get(&(life, key)).is_some_and(|at| moment.at < at + BUSY) {
+            let by_share = self.by_share.get(&(life, key));
+            if moment.at < at + WITHOUT && by_share.is_some_and(|(at, is_away)| *is_away && moment.at < at + BUSY) {
                 self.in_vain.insert((life, key), moment.at);
             }
             // In a large fleet the turns of all peers last longer than it is known of one that it has no store.
@@ -267,7 +276,7 @@ impl Lending {
         }
         // Beside a check that the share has just answered only peers are asked that are tried: of one whose last answer came so
         // late that the node may have heard it or not, it alone knows whether that has a store.
-        let is_trial = self.by_share.get(&(life, key)) == Some(&moment.at);
+        let is_trial = self.by_share.get(&(life, key)).is_some_and(|(at, _)| *at == moment.at);
         if is_trial || self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
             self.tried.insert(life, moment.at);
         }
@@ -321,6 +330,7 @@ impl Lending {
         if *answer == Err(Refusal::OtherRule) && moment.at < until {
             let until = moment.at + LEFT_OUT - LEFT_OUT.div_ceil(DRIFT_PART);
             self.others.insert((life, key), (peer, ask.terms.rule, until));
+            self.other_rules.insert((life, peer, ask.terms.rule), until);
         }
     }
 
@@ -398,7 +408,6 @@ impl Observer for Lending {
                     && !OWN.when(rule.is_entitled_window() && decision.verdict == Verdict::Allow) =>
             {
                 self.goes_by_its_share(moment, request, rule);
-                self.by_share.insert((self.lives.of(request.node), request.key), moment.at);
             }
             Seen::Answered { request, decision, parked: true, .. }
                 if decision.source == Source::Share && request.kind == Kind::Check && self.judges_shares =>
@@ -726,6 +735,54 @@ mod tests {
                 history.check(&mut checker, at, 1, Source::Share, false);
             }
             assert_eq!(checker.violations().len(), seen, "{joins:?} {dead}: {:?}", checker.violations());
+        }
+    }
+
+    /// A check waits for the owner, which had no store a second ago. The share that went on before had been ended by an answer, or not.
+    #[test]
+    fn a_node_whose_store_is_back_may_wait_for_an_owner_that_had_none() {
+        for (is_back, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 1), Timestamp(0));
+            for (id, at) in [(1, 1_600_000), (2, 2_650_000)] {
+                let (ask, answer) = (&peer_ask(id, 1, 1), &Err(Refusal::NoStore));
+                if id == 2 {
+                    if is_back {
+                        history.lent(&mut checker, 2_400_000, 0, 1, 1);
+                    }
+                    history.check(&mut checker, 2_550_000, 1, Source::Share, false);
+                }
+                history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+                history.see(&mut checker, at + 500, &heard);
+            }
+            let request = history.ask(&mut checker, 2_650_000);
+            history.answer(&mut checker, 2_650_600, &request, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{is_back}: {:?}", checker.violations());
+        }
+    }
+
+    /// A peer lends, and says of another key that it goes by other limits: the one answer has overtaken the other.
+    #[test]
+    fn a_peer_that_has_learned_of_other_limits_would_lend_no_more() {
+        for (other, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let (node, incarnation, peer, store) = (0, 0, (1, 1), Timestamp(0));
+            for (id, at) in [(1, 2_000_000), (2, 2_000_100)] {
+                let (ask, key) = (&peer_ask(id, 1, 1), id as u32);
+                history.see(&mut checker, at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            }
+            let answers = [(2, Err(Refusal::OtherRule)), (1, loan(1))];
+            for (id, answer) in answers.iter().skip(usize::from(!other)) {
+                let (ask, key) = (&peer_ask(*id, 1, 1), *id as u32);
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+                history.see(&mut checker, 2_002_000 - id, &heard);
+            }
+            history.check(&mut checker, 2_020_000, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{other}: {:?}", checker.violations());
         }
     }
 

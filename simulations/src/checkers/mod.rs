@@ -24,7 +24,7 @@
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
 //! | `ids.rs` | **at-most-once** |
-//! | `truth.rs`, `remaining.rs` | **truth**: numbers, reset_at, evidence of a denial |
+//! | `truth.rs`, `remaining.rs`, `left.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
 //! | `second_opinion.rs` | **second-opinion**: the memory store answers and counts as the scripts do |
 //! | `several.rs` | **all-or-nothing** of several keys at once |
@@ -45,6 +45,7 @@ mod honest;
 mod ids;
 mod joint;
 mod landing;
+mod left;
 mod lending;
 mod liveness;
 mod needless;
@@ -140,6 +141,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(ids::Ids::default()),
         Box::new(truth::Truth::new(setting)),
         Box::new(remaining::Remaining::phased(setting)),
+        Box::new(left::Left::phased(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
         Box::new(needless::Needless::new(setting)),
@@ -151,7 +153,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 34] {
+pub fn sheets() -> [&'static Sheet; 35] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -181,6 +183,7 @@ pub fn sheets() -> [&'static Sheet; 34] {
         &ids::SHEET,
         &truth::SHEET,
         &remaining::SHEET,
+        &left::SHEET,
         &honest::SHEET,
         &liveness::SHEET,
         &needless::SHEET,

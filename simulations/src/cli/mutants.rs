@@ -29,7 +29,8 @@ use crate::{scenario, swarm};
 const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
-const DRILLS: [&str; 14] = [
+const DRILLS: [&str; 15] = [
+    "lost-in-mid-window",
     "lone-bucket",
     "parted-outage",
     "outage-scale-up",

@@ -434,7 +434,7 @@ impl LeasedKey {
         let limit = &self.view.rule().limits[index];
         let mut counter = self.view.charged_of(index, held);
         if limit.algorithm == Algorithm::Gcra {
-            counter.release(limit, releasable);
+            counter.release(limit, if on(Mutant::OwnCountsTwice) { 2 * releasable } else { releasable });
             if let Some(credit) = self.outage.credit() {
                 counter.debit(limit, self.view.clock().earliest(credit.at), credit.tokens);
             }

@@ -376,7 +376,11 @@ impl LeasedKey {
     /// The store gave no answer, so from `since` on this key is on its own. See [`Phase::Lost`] for `noticed`.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
         // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
-        let since = self.view.clock().latest(self.or_last_answer(since));
+        let since = match self.view.last_answered().filter(|_| on(Mutant::LossDatedEarly)) {
+            Some(answered) => answered,
+            None => self.or_last_answer(since),
+        };
+        let since = self.view.clock().latest(since);
         // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
         // since then, and was spent.
         let (clock, to_come) = (self.view.clock().latest(now), self.to_come(now));

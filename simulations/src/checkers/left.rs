@@ -1,0 +1,359 @@
+//! **truth** of what remains, of shapes other than one fixed window (`remaining.rs`): of the limit that a decision names, no more
+//! than the store had left by one of its last answers, reckoned on to the time of the decision, and what the node holds.
+//!
+//! Known is what the node was shown: others may have taken it since.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rationd::core::call::{Counter, Op};
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::gcra::LEASE_LIFE;
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
+
+use super::notes::{Ids, Life, Lives, goes_by};
+use super::phased::Phased;
+use super::sheet::{Exemption, Sheet};
+use super::{Found, aligned, trip};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
+use crate::plan::Brain;
+
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What remains is then of another limit.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "a key that another clock counts, until two periods, and of a bucket an account's life, after that has caught up with the one before",
+    "What was lent by the other clock is spent first.",
+);
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static OTHERS: Exemption =
+    Exemption::new("what others took since", "Known is what the node was shown: one of its last answers counts.");
+static WHOLE: Exemption = Exemption::new(
+    "a decision that says that the limit is whole",
+    "All of it remains then, and that it is whole truth.rs judges; such a decision does not tell its node's clock.",
+);
+static LOANS: Exemption = Exemption::new(
+    "a bucket of which a peer has told a node, until the store has answered that three times since",
+    "What the peer holds of it counts as left, and its counters show that as lent.",
+);
+static ASIDE: Exemption = Exemption::new(
+    "keys of which tokens are set aside for nodes that may lose the store",
+    "What is set aside for a node it may spend beside what is left for all.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "left.rs",
+    invariants: &["truth"],
+    proves: "What a decision says to remain is no more than the store had left by one of its last answers, reckoned on to the time of the decision, and what the node holds.",
+    judges: "All but one fixed window: buckets, sliding windows, windows from the first request, several limits.",
+    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &OTHERS, &WHOLE, &LOANS, &ASIDE],
+    mutant: Some("own-counts-twice"),
+};
+
+/// Answers that are remembered of a key.
+const ANSWERS: usize = 3;
+
+/// Tokens that a node holds, and until when at most in true time.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    until: u64,
+    tokens: u64,
+}
+
+/// The counters of an answer, and what of a bucket they show as lent was lent to this node.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    counters: [Counter; MAX_LIMITS],
+    own: u64,
+}
+
+/// What a node was shown and lent of a key.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    rule: Option<Arc<Rule>>,
+    shown: VecDeque<Shown>,
+    held: VecDeque<Held>,
+    refunded: VecDeque<Held>,
+}
+
+impl Known {
+    fn show(&mut self, counters: &[Counter; MAX_LIMITS], own: u64) {
+        self.shown.push_back(Shown { counters: *counters, own });
+        self.shown.drain(..self.shown.len().saturating_sub(ANSWERS));
+    }
+
+    /// The oldest go first.
+    fn let_go(&mut self, tokens: u64) {
+        let mut due = tokens;
+        for held in &mut self.held {
+            let part = due.min(held.tokens);
+            held.tokens -= part;
+            due -= part;
+        }
+    }
+
+    /// What a node holds counts as left. Of a bucket all that counts that it was lent when the store answered: what it has spent of it
+    /// since may have trickled in again.
+    fn own(&self, now: u64, limit: &Limit) -> u64 {
+        let sum =
+            |all: &VecDeque<Held>| -> u64 { all.iter().filter(|held| held.until > now).map(|held| held.tokens).sum() };
+        match limit.algorithm {
+            Algorithm::Gcra => self.shown.iter().map(|shown| shown.own).max().unwrap_or(0) + sum(&self.refunded),
+            _ => sum(&self.held),
+        }
+    }
+
+    /// Most that may be left of a limit by a clock that shows so much, or up to so much more.
+    fn most(&self, index: usize, limit: &Limit, clock: u64, doubt: u64) -> u64 {
+        let left = |counter: &Counter, at: u64| {
+            let at = Timestamp(at);
+            counter.rolled(limit, at).left(limit, at)
+        };
+        let lefts = self.shown.iter().map(|shown| &shown.counters[index]);
+        let lefts = lefts.map(|counter| left(counter, clock).max(left(counter, clock + doubt)));
+        OTHERS.forgives(lefts.max().unwrap_or(u64::MAX))
+    }
+}
+
+/// Notes tokens that are held for so long, and forgets those that are over.
+fn hold(all: &mut VecDeque<Held>, now: u64, until: u64, tokens: u64) {
+    all.retain(|held| held.until > now);
+    all.push_back(Held { until, tokens });
+}
+
+/// The checker.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    is_on: bool,
+    doubt: u64,
+    lives: Lives,
+    settled: Ids,
+    returned: Ids,
+    asked: Map<(Life, u32), u64>,
+    known: Map<(Life, u32), Known>,
+    found: Found,
+}
+
+/// For so long a node may hold what it is lent.
+fn lasts(rule: &Rule) -> u64 {
+    let of = |limit: &Limit| match limit.algorithm {
+        Algorithm::Gcra => LEASE_LIFE.0 + limit.depth().0,
+        _ => 2 * limit.period.0,
+    };
+    rule.limits.iter().map(of).max().unwrap_or(0)
+}
+
+impl Left {
+    /// Scoped to keys whose limits do not change and that one clock counts, and times at which that is so.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::new)
+    }
+
+    fn new(setting: &Setting) -> Self {
+        Self {
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
+            doubt: trip(&setting.plan),
+            lives: Lives::default(),
+            settled: Ids::default(),
+            returned: Ids::default(),
+            asked: Map::default(),
+            known: Map::default(),
+            found: Found::default(),
+        }
+    }
+
+    fn known(&mut self, life: Life, key: u32, rule: &Arc<Rule>) -> &mut Known {
+        let known = self.known.entry((life, key)).or_default();
+        if known.rule.as_ref().is_none_or(|of| of.limits != rule.limits) {
+            *known = Known { rule: Some(rule.clone()), ..Known::default() };
+        }
+        known
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
+        let (life, doubt) = (self.lives.of(request.node), self.doubt);
+        let Some(known) = self.known.get_mut(&(life, request.key)) else { return };
+        if decision.source != Source::Peer {
+            known.let_go(request.cost);
+        }
+        let index = usize::from(decision.limit_index);
+        let Some(limit) = rule.limits.get(index) else { return };
+        if WHOLE.when(decision.reset_after.0 == 0) || known.shown.is_empty() {
+            return;
+        }
+        let most = known.most(index, limit, goes_by(decision).0, doubt).saturating_add(known.own(moment.at, limit));
+        if decision.remaining > most {
+            self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
+        }
+    }
+}
+
+impl Observer for Left {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
+    fn ignores(&self, topic: Topic) -> bool {
+        !self.is_on || topic == Topic::Executed
+    }
+
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if aligned(&call.rule).is_none() => {
+                let life = (*node, *incarnation);
+                let is_first = self.settled.is_first(life, call.id);
+                let until = moment.at + lasts(&call.rule);
+                let known = self.known(life, *key, &call.rule);
+                let held = match &call.op {
+                    Op::Acquire(order) => order.held + grant.granted,
+                    Op::Return { held, .. } => *held,
+                    _ => known.shown.back().map_or(0, |shown| shown.own),
+                };
+                if !grant.outdated {
+                    known.show(&grant.counters, held);
+                }
+                if is_first && matches!(call.op, Op::Acquire(_)) {
+                    hold(&mut known.held, moment.at, until, grant.granted);
+                }
+            }
+            Seen::PeerAsked { node, incarnation, key, ask, .. } => {
+                self.asked.insert(((*node, *incarnation), *key), ask.id);
+            }
+            // What comes once more, or too late, is not taken note of.
+            Seen::PeerHeard { node, incarnation, key, ask, answer: Ok(loan), .. } if aligned(&ask.rule).is_none() => {
+                let life = (*node, *incarnation);
+                if self.asked.get(&(life, *key)) == Some(&ask.id) {
+                    self.asked.remove(&(life, *key));
+                    let known = self.known(life, *key, &ask.rule);
+                    let burst = ask.rule.limits.iter().map(|limit| limit.burst).max().unwrap_or(0);
+                    known.show(&loan.counters, LOANS.forgives(burst));
+                }
+            }
+            Seen::Called { node, key, call, .. } => {
+                let Op::Return { amount, .. } = &call.op else { return };
+                let life = self.lives.of(*node);
+                if self.returned.is_first(life, call.id)
+                    && let Some(known) = self.known.get_mut(&(life, *key))
+                {
+                    known.let_go(*amount);
+                }
+            }
+            Seen::Asked(request) if request.kind == Kind::Refund => {
+                let life = self.lives.of(request.node);
+                if let Some(known) = self.known.get_mut(&(life, request.key))
+                    && let Some(rule) = &known.rule
+                {
+                    let until = moment.at + lasts(rule);
+                    hold(&mut known.held, moment.at, until, request.cost);
+                    hold(&mut known.refunded, moment.at, until, request.cost);
+                }
+            }
+            Seen::Answered { request, rule, decision, .. } if request.kind == Kind::Check => {
+                let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
+                let is_judged = aligned(rule).is_none() && !ASIDE.when(rule.is_entitled());
+                if counts && is_judged && decision.verdict == Verdict::Allow {
+                    self.admitted(moment, request, rule, decision);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Left {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn overlook(&mut self) {
+        self.found.list.clear();
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::ask::{Ask, Loan};
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND, START, loan, peer_ask};
+
+    /// The store has shown that six are used or lent, with the two that it has just lent to the node. That spends one, and says that
+    /// so many remain.
+    fn found(limit: &str, opened: u64, at: u64, remaining: u64) -> usize {
+        let mut history = History::new(limit);
+        let mut checker = Left::new(&history.setting());
+        (history.used, history.opened) = (6, opened.wrapping_sub(SECOND));
+        history.settled(&mut checker, 1, 1, 2);
+        history.remaining = remaining;
+        history.check(&mut checker, at, 1, Source::Lease, true);
+        checker.violations().len()
+    }
+
+    #[test]
+    fn more_than_the_store_had_left_and_the_node_holds_is_seen() {
+        for (limit, opened, most) in [
+            ("10/1s sliding", 0, 4 + 1),
+            ("10/1s fixed from-first", SECOND, 4 + 1),
+            // What it has spent may have trickled in again.
+            ("10/1s burst 10", 0, 4 + 2),
+        ] {
+            assert_eq!(found(limit, opened, SECOND / 2, most), 0, "{limit}");
+            assert_eq!(found(limit, opened, SECOND / 2, most + 1), 1, "{limit}");
+        }
+    }
+
+    /// A window that is over is whole, one that slides weighs half in the middle of the next.
+    #[test]
+    fn what_comes_back_with_time_is_left() {
+        for (limit, opened, most) in [("10/1s sliding", 0, 7 + 1), ("10/1s fixed from-first", SECOND, 10 + 1)] {
+            assert_eq!(found(limit, opened, SECOND + SECOND / 2, most), 0, "{limit}");
+            assert_eq!(found(limit, opened, SECOND + SECOND / 2, most + 1), 1, "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_a_peer_holds_of_a_bucket_may_be_left() {
+        for (limit, opened, seen) in [("10/1s burst 10", 0, 0), ("10/1s fixed from-first", SECOND, 1)] {
+            let mut history = History::new(limit);
+            let mut checker = Left::new(&history.setting());
+            let (node, incarnation, key, peer) = (0, 0, 0, (1, 1));
+            let ask = &Ask { rule: history.setting().rules[0].clone(), ..peer_ask(1, 1, 1) };
+            history.see(&mut checker, 1, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0] = Counter { used: 6, prev: 0, at: Timestamp(START + opened) };
+            let answer = &loan(1).map(|loan| Loan { counters, ..loan });
+            let store = Timestamp(START);
+            history.see(&mut checker, 2, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+            history.remaining = 5;
+            history.check(&mut checker, SECOND / 2, 1, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_the_node_has_handed_back_it_does_not_hold() {
+        for (amount, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let mut checker = Left::new(&history.setting());
+            (history.used, history.opened) = (6, SECOND.wrapping_neg());
+            history.settled(&mut checker, 1, 1, 2);
+            history.handed_back(&mut checker, 2, amount, amount);
+            history.remaining = 5;
+            history.check(&mut checker, SECOND / 2, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{amount}: {:?}", checker.violations());
+        }
+    }
+}
