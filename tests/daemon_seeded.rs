@@ -5,7 +5,8 @@
 //! A seed draws how many daemons there are and whether they are a fleet, the store (embedded, a server, a cluster of
 //! three), how many bytes a connection carries at a time, which of them break and where, what goes wrong with servers
 //! (death, standstill, errors, forgotten scripts, slots that move, a daemon that reaches nobody), and what daemons do:
-//! new limits, a restart. Clients ask for all that the socket offers, in pipelines and transactions, and keep a ledger.
+//! a restart, and new limits, which they read from their configuration file, as they do for a signal; or that file is wrong, is
+//! refused, and changes nothing. Clients ask for all that the socket offers, in pipelines and transactions, and keep a ledger.
 //! Then all heals, and the ledger judges:
 //!
 //! - every command gets one answer, in its place and in its form, in time;
@@ -25,17 +26,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use rationd::clock::Clock;
+use rationd::config::{self, Sources};
 use rationd::core::key::DigestKey;
-use rationd::core::policy::{OnStoreLoss, PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::{Micros, Timestamp};
+use rationd::serve::reload::{REFUSED, Reloader};
+use rationd::serve::tcp::RemoteAccess;
 use rationd::serve::worker::Comers;
 use rationd::serve::{Backend, Daemon, Limits, StartOptions};
 use rationd::store::redis::{RedisOptions, RedisStore};
@@ -250,7 +253,7 @@ impl Place {
 
 struct Running {
     daemon: Daemon,
-    policies: Arc<ArcSwap<PolicySet>>,
+    reloader: Reloader,
 }
 
 struct World {
@@ -266,6 +269,8 @@ struct World {
     lives: u64,
     ledger: Arc<Mutex<Ledger>>,
     begun: Instant,
+    /// The file that all daemons read.
+    configuration: Configuration,
 }
 
 /// What a seed draws for all of its clients.
@@ -323,6 +328,7 @@ impl World {
             lives: 0,
             ledger: Arc::default(),
             begun,
+            configuration: Configuration::new(seed),
             draws,
         };
         for node in 0..nodes {
@@ -370,6 +376,7 @@ impl World {
             lives: 0,
             ledger: Arc::default(),
             begun: Instant::now(),
+            configuration: Configuration::new(1),
         };
         let running = world.start(0);
         world.running.push(Some(running));
@@ -469,7 +476,9 @@ impl World {
     fn start(&mut self, node: usize) -> Running {
         self.lives += 1;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let policies = Arc::new(ArcSwap::from_pointee(policies(false)));
+        let sources = self.configuration.sources();
+        let loaded = config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"));
+        let reloader = Reloader::new(sources, loaded, RemoteAccess::default());
         let clock = Clock::start_at(Timestamp(WALL + self.since()));
         let store = match &self.cloud {
             None => Backend::Memory,
@@ -491,7 +500,7 @@ impl World {
             limits: Limits::default(),
             threads: 1,
             store,
-            policies: policies.clone(),
+            policies: reloader.policies().clone(),
             in_fleet: self.fleet.is_some(),
             settings: Settings { max_keys: 10_000, timeout: Micros::from_millis(50), lease_ahead: true },
             digests: DigestKey::default(),
@@ -514,7 +523,7 @@ impl World {
         }
         *self.places[node].0.lock().expect("nobody panicked") = Some(sender);
         self.trace.note(&format!("daemon {node} starts"));
-        Running { daemon, policies }
+        Running { daemon, reloader }
     }
 
     /// Stops a daemon in order: the store calls that stay open, and what it says of itself.
@@ -572,14 +581,31 @@ impl World {
             }
             if self.draws.one_in(3) {
                 let others = self.draws.one_in(2);
-                for running in self.running.iter().flatten() {
-                    running.policies.store(Arc::new(policies(others)));
-                }
-                self.trace.note("limits of one policy change");
+                self.reload(others);
             }
         }
         sleep_until(end).await;
         restarts
+    }
+
+    /// All daemons read their configuration again: first what somebody has not finished, sometimes, and then new limits. They do so between
+    /// two other tasks; that no answer waits for it is for tests on real time.
+    fn reload(&mut self, others: bool) {
+        if let Some(written) = self.configuration.write_half(others) {
+            for running in self.running.iter().flatten() {
+                let before = running.reloader.policies().load_full();
+                let refused = running.reloader.reload().expect_err("it is wrong");
+                assert!(refused.starts_with(REFUSED), "{refused}");
+                assert!(Arc::ptr_eq(&before, &running.reloader.policies().load_full()), "it was taken all the same");
+            }
+            self.trace.note(&format!("a configuration of {written} bytes is refused"));
+        }
+        self.configuration.write(others);
+        for running in self.running.iter().flatten() {
+            let told = running.reloader.reload().unwrap_or_else(|refused| panic!("{refused}"));
+            assert!(told.contains("\"policies\":7"), "{told}");
+        }
+        self.trace.note("limits of one policy change");
     }
 
     async fn heal(&mut self) {
@@ -741,26 +767,64 @@ fn address(node: usize) -> SocketAddr {
     ([10, 0, 0, 1 + node as u8], 7946).into()
 }
 
-/// The policies in force; with `others` one of them has other limits.
-fn policies(others: bool) -> PolicySet {
-    let limited = |limits: &[&str]| PolicySpec {
-        limits: limits.iter().map(|&limit| limit.to_owned()).collect(),
-        on_store_loss: OnStoreLoss::Deny,
-        ..PolicySpec::default()
-    };
-    let specs = BTreeMap::from([
-        ("day".to_owned(), limited(&["300/1d fixed"])),
-        ("tick".to_owned(), limited(&["20/1s fixed"])),
-        ("bucket".to_owned(), limited(&["100/1s burst 50"])),
-        ("slots".to_owned(), limited(&["5/60s concurrent"])),
-        ("calm".to_owned(), limited(&["1000000/1d fixed"])),
-        (
-            "shared".to_owned(),
-            PolicySpec { on_store_loss: OnStoreLoss::Share, ..limited(&["200/2s fixed", "5000/1h"]) },
-        ),
-        ("moody".to_owned(), limited(&[if others { "70/2s sliding" } else { "90/3s sliding" }])),
-    ]);
-    PolicySet::compile(&specs).expect("the policies of the test are right")
+/// The configuration file of all daemons, which goes with the run.
+struct Configuration {
+    path: PathBuf,
+    draws: Draws,
+}
+
+impl Configuration {
+    fn new(seed: u64) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("daemon-seeded-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let configuration = Self { path: Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), draws: Draws::new(!seed) };
+        configuration.write(false);
+        configuration
+    }
+
+    fn sources(&self) -> Sources {
+        Sources { file: Some(self.path.clone()), ..Sources::default() }
+    }
+
+    /// With `others` one policy has other limits.
+    fn text(others: bool) -> String {
+        let moody = if others { "70/2s sliding" } else { "90/3s sliding" };
+        let policies = [
+            ("day", r#"["300/1d fixed"]"#, "deny"),
+            ("tick", r#"["20/1s fixed"]"#, "deny"),
+            ("bucket", r#"["100/1s burst 50"]"#, "deny"),
+            ("slots", r#"["5/60s concurrent"]"#, "deny"),
+            ("calm", r#"["1000000/1d fixed"]"#, "deny"),
+            ("shared", r#"["200/2s fixed", "5000/1h"]"#, "share"),
+            ("moody", &format!(r#"["{moody}"]"#), "deny"),
+        ];
+        let lines = policies
+            .map(|(name, limits, loss)| format!("[policy.{name}]\nlimits = {limits}\non_store_loss = \"{loss}\"\n"));
+        lines.concat()
+    }
+
+    fn write(&self, others: bool) {
+        fs::write(&self.path, Self::text(others)).expect("the directory is there");
+    }
+
+    /// Writes a part of it and something that is in no configuration, every other time. Returns how many bytes.
+    fn write_half(&mut self, others: bool) -> Option<usize> {
+        let mut text = Self::text(others);
+        let half = self.draws.of(0..text.len() as u64) as usize;
+        if !self.draws.one_in(2) {
+            return None;
+        }
+        text.truncate(half);
+        text.push_str("\n[polcy.login]\nlimits = 5\n");
+        fs::write(&self.path, &text).expect("the directory is there");
+        Some(text.len())
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.path));
+    }
 }
 
 /// The policy of a key whose sum is exact, and its limit.
