@@ -169,6 +169,20 @@ pub enum Seen<'a> {
         /// See there.
         what: Together<'a>,
     },
+    /// How long a client keeps the permit of a concurrent limit that it was just given, whatever becomes of its node: what is so,
+    /// and not what anybody knows.
+    Keeps {
+        /// The node.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// Its id, as the decision told it.
+        permit: NonZeroU64,
+        /// True microseconds since the start.
+        until: u64,
+    },
     /// A node was told that a permit of a concurrent limit ends: by its client, or by the end of the connection over
     /// which it was taken.
     Released {
@@ -421,6 +435,7 @@ impl Seen<'_> {
         match self {
             Self::Asked(request) | Self::Answered { request, .. } | Self::Orphaned(request) => Some(request.key),
             Self::Executed { key, .. }
+            | Self::Keeps { key, .. }
             | Self::Released { key, .. }
             | Self::Undone { key, .. }
             | Self::Lost { key, .. }

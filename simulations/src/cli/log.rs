@@ -174,7 +174,7 @@ impl Observer for Printer {
             }
             Seen::PeerAsked { .. } | Seen::PeerWaits { .. } | Seen::PeerAnswered { .. } | Seen::PeerHeard { .. } => {}
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
-            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } | Seen::Keeps { key, .. } => {
                 if self.wants(None, Some(*key)) {
                     say!("{at} {seen:?}");
                 }
