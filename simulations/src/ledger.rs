@@ -12,6 +12,7 @@ mod fleet;
 mod histogram;
 mod judge;
 mod peak;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ pub use self::histogram::Histogram;
 pub use self::judge::{Measured, percent, thousandths};
 use self::judge::{part_used, ratio};
 use self::peak::WHOLE;
+use self::slots::Slots;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
 
 /// Books are looked through for closed ones when there are so many, and twice what was left then.
@@ -51,6 +53,7 @@ pub struct Ledger {
     sums: Sums,
     fleet: Fleet,
     back: Back,
+    slots: Slots,
     answers: Histogram,
     /// Of those, what peers answered.
     peer_answers: Histogram,
@@ -86,6 +89,7 @@ impl Ledger {
             sums: Sums::default(),
             fleet: Fleet::default(),
             back: Back::new(setting),
+            slots: Slots::new(setting),
             answers: Histogram::default(),
             peer_answers: Histogram::default(),
             counts: Counts::default(),
@@ -134,6 +138,8 @@ impl Ledger {
             burst_peak: peaks.burst,
             burst_over: peaks.burst.saturating_sub(WHOLE),
             bursts_over: peaks.bursts_over,
+            slots_peak: self.slots.peak(),
+            slots_over: self.slots.peak().saturating_sub(WHOLE),
             fairness: fleet.fairness(),
             told_per_second: ratio(fleet.most_told(), self.now.saturating_sub(self.warm), 1_000_000),
             nodes: fleet.most(),
@@ -195,7 +201,7 @@ impl Ledger {
 
 impl Observer for Ledger {
     fn minds(&self, topic: Topic) -> bool {
-        matches!(topic, Topic::Audit | Topic::Told)
+        matches!(topic, Topic::Audit | Topic::Told | Topic::Permits)
     }
 
     fn ignores(&self, topic: Topic) -> bool {
@@ -204,6 +210,9 @@ impl Observer for Ledger {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.now = moment.at;
+        if self.slots.see(moment, seen, self.warm) {
+            return;
+        }
         match *seen {
             Seen::Answered { request, rule, decision, parked, store } => {
                 self.answer(request, rule, decision, parked, store);

@@ -57,6 +57,20 @@ impl Scripts {
     ) -> Result<Vec<i64>, String> {
         self.0.run(keyspace, script.name, key, now_us, arguments)
     }
+
+    /// Runs the script for several acquires at once: what it says of each key, as text or as an error.
+    ///
+    /// # Errors
+    /// Redis' error line for the whole.
+    pub fn run_many(
+        &mut self,
+        keyspace: &mut Keyspace,
+        keys: &[&str],
+        now_us: u64,
+        arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<Vec<Result<Vec<u8>, String>>, String> {
+        self.0.run_many(keyspace, script::many().name, keys, now_us, arguments)
+    }
 }
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ const LENDING: [Mutant; 23] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 50] = [
+static SCRIPTS: [ScriptBug; 53] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -476,6 +476,21 @@ static SCRIPTS: [ScriptBug; 50] = [
         name: "slots-of-others-forgotten",
         about: "Of the slots of other nodes only the last counts: bound, second opinion.",
         edits: &[("others, live = others + slots, live + 1", "others, live = slots, live + 1")],
+    },
+    ScriptBug {
+        name: "slots-forgotten-early",
+        about: "A key of a concurrent limit is forgotten while leases of its slots are running: bound, second opinion.",
+        edits: &[("floor((lease + 999) / 1000) + 1", "floor(lease / 2000)")],
+    },
+    ScriptBug {
+        name: "lapsed-slots-stay",
+        about: "What nodes had of a concurrent limit that ask no more stays in the key's hash for ever: second opinion.",
+        edits: &[("if #gone > 0 then call('HDEL'", "if #gone > 500 then call('HDEL'")],
+    },
+    ScriptBug {
+        name: "joined-keys-share-what-they-say",
+        about: "What one key of several in one call says of its limit counts for those behind it, too: second opinion.",
+        edits: &[("local limit_x, limit_y, limit_z = 0, 0, 0\nif #head", "if #head")],
     },
     ScriptBug {
         name: "window-reopens",

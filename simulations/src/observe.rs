@@ -11,7 +11,7 @@ use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 use rationd::core::usage::Usage;
-use rationd::store::excerpt::Excerpt;
+use rationd::store::excerpt::{Excerpt, Occupied};
 
 use crate::checkers::Sheet;
 use crate::frames::Frames;
@@ -122,10 +122,12 @@ pub struct Balance {
 /// What a script found in a key's hash and left there, as far as it concerns the node that asked.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// The node's name.
+    /// The name of the node that asked.
     pub node: Arc<str>,
     /// What it found, and what it left.
     pub hash: [Option<Excerpt>; 2],
+    /// The same of slots of a concurrent limit, of which those of all nodes concern each.
+    pub slots: [Option<Occupied>; 2],
     /// It deleted the hash.
     pub deleted: bool,
     /// Records of other nodes that it dropped, and the census period in which each had asked last.
@@ -167,6 +169,20 @@ pub enum Seen<'a> {
         /// See there.
         what: Together<'a>,
     },
+    /// How long a client keeps the permit of a concurrent limit that it was just given, whatever becomes of its node: what is so,
+    /// and not what anybody knows.
+    Keeps {
+        /// The node.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// Its id, as the decision told it.
+        permit: NonZeroU64,
+        /// True microseconds since the start.
+        until: u64,
+    },
     /// A node was told that a permit of a concurrent limit ends: by its client, or by the end of the connection over
     /// which it was taken.
     Released {
@@ -202,14 +218,28 @@ pub enum Seen<'a> {
     },
     /// A script was rehearsed: no node asked, and nothing else goes by its answer.
     Rehearsed {
-        /// Who might have asked.
-        node: &'a str,
         /// When, by a clock of its own.
         now: Timestamp,
         /// What was asked.
         call: &'a Call,
         /// What was answered, or why that is no answer.
         grant: Result<&'a Grant, &'a String>,
+        /// What it did to the key's hash.
+        ran: &'a Ran,
+    },
+    /// A call that a script has executed alone was executed once more, together with others in one call of a script: on
+    /// what the script alone had found, and apart from the run.
+    Repeated {
+        /// When, by the clock of its server.
+        now: Timestamp,
+        /// The key.
+        key: u32,
+        /// What was asked.
+        call: &'a Call,
+        /// What was answered, or why that is no answer.
+        grant: Result<&'a Grant, &'a String>,
+        /// What it did to the copy of the key's hash.
+        ran: &'a Ran,
     },
     /// A failover undid the last writes of a key; what they had lent may be lent again.
     Undone {
@@ -399,6 +429,7 @@ impl Seen<'_> {
             Self::Executed { .. } => Some(Topic::Executed),
             Self::Called { .. } => Some(Topic::Called),
             Self::Settled { .. } => Some(Topic::Settled),
+            Self::Repeated { .. } => Some(Topic::Repeated),
             _ => None,
         }
     }
@@ -409,10 +440,12 @@ impl Seen<'_> {
         match self {
             Self::Asked(request) | Self::Answered { request, .. } | Self::Orphaned(request) => Some(request.key),
             Self::Executed { key, .. }
+            | Self::Keeps { key, .. }
             | Self::Released { key, .. }
             | Self::Undone { key, .. }
             | Self::Lost { key, .. }
             | Self::Called { key, .. }
+            | Self::Repeated { key, .. }
             | Self::Settled { key, .. }
             | Self::PeerAsked { key, .. }
             | Self::PeerWaits { key, .. }
@@ -474,6 +507,8 @@ pub enum Topic {
     Told,
     /// [`Seen::Picked`].
     Picked,
+    /// [`Seen::Repeated`].
+    Repeated,
     /// [`Seen::Answered`], unless it is ignored.
     Answered,
     /// [`Seen::Executed`], unless it is ignored.

@@ -62,7 +62,9 @@ impl fmt::Display for Outcome {
         let calls = thousandths(calls_per_million);
         let (waits, p99, beyond) = (percent(waits), Span(answer_p99_us), percent(self.figures.beyond()));
         let (p999, false_denials) = (Span(answer_p999_us), percent(false_denials));
+        let slots = percent(self.figures.slots_over);
         write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, p99.9 {p999}, {beyond} over, ")?;
+        write!(f, "{slots} slots over, ")?;
         write!(f, "{false_denials} denied falsely")?;
         let Figures { first_answer_us, herd_back, .. } = self.figures;
         if first_answer_us > 0 {
@@ -109,12 +111,18 @@ mod tests {
         };
         let line = outcome.to_string();
         let quiet = "good mine seed 7: no whole window, 0 calls per 1000 checks, 0 % waited, p99 1ms, p99.9 20ms, 0 % over, \
-                     1.5 % denied falsely [0000000000000001] — again";
+                     0 % slots over, 1.5 % denied falsely [0000000000000001] — again";
         assert_eq!(line, quiet);
-        outcome.figures = Figures { first_answer_us: 2_000, herd_back: 1_250, burst_over: 3_000, ..outcome.figures };
+        outcome.figures = Figures {
+            first_answer_us: 2_000,
+            herd_back: 1_250,
+            burst_over: 3_000,
+            slots_over: 12_500,
+            ..outcome.figures
+        };
         let line = outcome.to_string();
         assert!(
-            line.contains("p99.9 20ms, 3 % over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
+            line.contains("p99.9 20ms, 3 % over, 12.5 % slots over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
             "{line}"
         );
     }

@@ -68,6 +68,7 @@ impl Plan {
             calls_per_window: goal.calls_per_window.or(expect.calls_per_window),
             waits: goal.waits.or(expect.waits),
             over: goal.over.or(expect.over),
+            slots_over: goal.slots_over.or(expect.slots_over),
             herd: goal.herd.or(expect.herd),
             fairness: goal.fairness.or(expect.fairness),
             shares: goal.shares.or(expect.shares),
@@ -647,6 +648,8 @@ pub struct Expect {
     pub waits: Option<u32>,
     /// Most that is admitted beyond a limit in a window, in thousandths of a percent of it.
     pub over: Option<u32>,
+    /// Most slots of a concurrent limit that are in clients' hands at a time beyond it, in thousandths of a percent of it.
+    pub slots_over: Option<u32>,
     /// Most store calls in any 10 ms, in thousandths of the mean.
     pub herd: Option<u32>,
     /// Least fairness between the nodes (Jain's index), in thousandths.

@@ -5,6 +5,8 @@
 //! `lua/lib.lua` describes. Records of other nodes are not part of it. Knows no connection, and the daemon does not
 //! use it.
 
+use std::collections::BTreeMap;
+
 use super::aside::{Aside, Form, PART, Part, SUMS, Sums};
 use super::census::RECORD;
 use super::script::WIDTH;
@@ -37,6 +39,15 @@ pub struct Excerpt {
     pub aside: [u64; SUMS],
     /// The field `a:NODE`, `b:NODE` or `d:NODE`.
     pub part: Option<[u64; PART]>,
+}
+
+/// The permits of a key of concurrent limits: those of all nodes, since each of them counts in the call of any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    /// When the key is forgotten.
+    pub expires: Timestamp,
+    /// The field `p:NODE` of each node: the id of its last call, its permits, and when they lapse.
+    pub nodes: BTreeMap<Box<str>, [u64; 3]>,
 }
 
 /// Bytes of each number of the fields `a` and `d`, `b`, and `a:NODE`, `b:NODE` or `d:NODE`.
@@ -178,6 +189,28 @@ impl Excerpt {
     }
 }
 
+impl Occupied {
+    /// Reads the fields of the scripts' hash.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when a field is none that `lua/occupy.lua` writes, or has another content.
+    pub fn read<'a>(
+        expires: Timestamp,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<Self, Unreadable> {
+        let mut nodes = BTreeMap::new();
+        for (name, text) in fields {
+            let mut numbers = [0; 3];
+            let node = name.strip_prefix(b"p:").and_then(|node| std::str::from_utf8(node).ok());
+            match (node, parse(text, &mut numbers, 3)) {
+                (Some(node), Some(())) => nodes.insert(node.into(), numbers),
+                _ => return Err(unreadable(name, text)),
+            };
+        }
+        Ok(Self { expires, nodes })
+    }
+}
+
 fn counter(limit: &Limit, [used, prev, at]: [u64; 3]) -> Counter {
     match limit.algorithm {
         Algorithm::Gcra => Counter { used: 0, prev: prev * 1_000_000 + used, at: Timestamp(at) },
@@ -274,6 +307,19 @@ mod tests {
         assert_eq!((seen.epoch, seen.reset, seen.census, seen.lent), (5, true, Some([1, 2, 3, 4]), [1, 2, 3]));
         assert_eq!(seen.record.unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
         assert_eq!(seen.counters[..2], [Some(Counter { used: 1, prev: 2, at: Timestamp(3) }), None]);
+    }
+
+    #[test]
+    fn slots_are_read_of_all_nodes_and_what_is_no_slot_is_told() {
+        let read = |fields: &[(&'static str, &'static str)]| {
+            Occupied::read(Timestamp(7), fields.iter().map(|(name, text)| (name.as_bytes(), text.as_bytes())))
+        };
+        let occupied = read(&[("p:a", "5 2 9"), ("p:b c", "6 0 8")]).unwrap();
+        assert_eq!((occupied.expires, occupied.nodes.len()), (Timestamp(7), 2));
+        assert_eq!((occupied.nodes["a"], occupied.nodes["b c"]), ([5, 2, 9], [6, 0, 8]));
+        for field in [("e", "5"), ("p:a", "5 2"), ("p:a", "5 2 9 1"), ("p:a", "5 2 x")] {
+            assert!(read(&[field]).is_err(), "{field:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::aside::{Aside, Form, Part, Sums};
 use super::cells::{Cells, Head};
 use super::census::{Census, Lent, Nodes, Record};
-use super::excerpt::Excerpt;
+use super::excerpt::{Excerpt, Occupied};
 use super::silent::Silent;
 use super::slots::Slots;
 use super::view::{Standing, View};
@@ -109,6 +109,17 @@ impl MemoryStore {
             aside: nodes.map(|nodes| nodes.sums(form).numbers()).unwrap_or_default(),
             part: nodes.and_then(|nodes| nodes.part(form, node)).map(|part| part.numbers()),
         })
+    }
+
+    /// Replaces all that is stored of the permits of a key of concurrent limits.
+    pub fn put_occupied(&mut self, digest: Digest, occupied: Option<&Occupied>) {
+        self.slots.put(digest.0, occupied);
+    }
+
+    /// All that is stored of the permits of a key of concurrent limits.
+    #[must_use]
+    pub fn occupied(&self, digest: Digest) -> Option<Occupied> {
+        self.slots.occupied(digest.0)
     }
 
     /// Answers a call of `node` at `now`.

@@ -403,6 +403,25 @@ pub fn of_call(limit: &[u8]) -> &[u8] {
     if of_call.iter().all(|byte| *byte == 0) { &[] } else { of_call }
 }
 
+/// The ARGV of several calls of one node at once: the node, what the limit is, and what each says for itself. `None`: they
+/// do not say the same of their limit.
+#[must_use]
+pub fn arguments_of_many<'a>(caller: &Caller<'_>, calls: impl Iterator<Item = &'a Call>) -> Option<Vec<Vec<u8>>> {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for call in calls {
+        Script::of_many(call)?;
+        let mut said = Vec::new();
+        arguments(caller, call, &mut |argument| said.push(argument.to_vec()));
+        let [node, head, limit] = <[Vec<u8>; 3]>::try_from(said).ok()?;
+        let shared = limit.get(..OF_LIMIT)?;
+        if all.is_empty() {
+            all.extend([node, shared.to_vec()]);
+        }
+        all.push((all[1] == shared).then(|| [&head, of_call(&limit)].concat())?);
+    }
+    Some(all)
+}
+
 /// Integers of an answer about one key to [`Script::of_many`].
 const TOLD: usize = HEAD + 3;
 

@@ -1,10 +1,11 @@
 //! The permits of concurrent limits as `lua/occupy.lua` counts them: how many each node has, and until when.
 //!
-//! A node reports how many permits its clients hold and how many it would like; its latest report counts. Part of
-//! `memory.rs`.
+//! A node reports how many permits its clients hold and how many it would like; its latest report counts. Says when the scripts'
+//! key ends, and keeps its own. Part of `memory.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::excerpt::Occupied;
 use crate::core::call::{Counter, Grant, Occupy};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::time::Timestamp;
@@ -12,7 +13,15 @@ use crate::core::time::Timestamp;
 /// The permits of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    keys: HashMap<u128, BTreeMap<Box<str>, Record>>,
+    keys: HashMap<u128, Key>,
+}
+
+/// The reports of all nodes about one key.
+#[derive(Debug)]
+struct Key {
+    records: BTreeMap<Box<str>, Record>,
+    /// When Redis forgets the key: with the lease of the latest report that was counted.
+    expires: Timestamp,
 }
 
 /// A node's latest report, and the permits that it has.
@@ -33,10 +42,10 @@ impl Slots {
         count: u64,
         ask: &Occupy,
     ) -> Grant {
-        let key = self.keys.entry(digest).or_default();
-        key.retain(|name, record| record.at > now || **name == *node);
-        let own = key.get(node).copied();
-        let others = key.iter().filter(|(name, record)| ***name != *node && record.slots > 0);
+        let key = self.keys.entry(digest).or_insert_with(|| Key { records: BTreeMap::new(), expires: now });
+        key.records.retain(|name, record| record.at > now || **name == *node);
+        let own = key.records.get(node).copied();
+        let others = key.records.iter().filter(|(name, record)| ***name != *node && record.slots > 0);
         let (live, others) = others.fold((1, 0), |(live, slots), (_, record)| (live + 1, slots + record.slots));
         let had = own.filter(|own| own.at > now).map_or(0, |own| own.slots);
         let answer = |slots: u64, had: u64, at: Timestamp, replayed: bool, outdated: bool| {
@@ -71,7 +80,50 @@ impl Slots {
         let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
         let slots = used.max(want.min(had)).max(want.min(left).min(used + part));
         let at = now + lease;
-        key.insert(node.into(), Record { id, slots, at });
+        key.records.insert(node.into(), Record { id, slots, at });
+        key.expires = at;
         answer(slots, slots, at, false, false)
+    }
+
+    /// Replaces all that is stored of a key.
+    pub(super) fn put(&mut self, digest: u128, occupied: Option<&Occupied>) {
+        let Some(occupied) = occupied else { return drop(self.keys.remove(&digest)) };
+        let record = |&[id, slots, at]: &[u64; 3]| Record { id, slots, at: Timestamp(at) };
+        let records = occupied.nodes.iter().map(|(node, numbers)| (node.clone(), record(numbers))).collect();
+        self.keys.insert(digest, Key { records, expires: occupied.expires });
+    }
+
+    /// All that is stored of a key.
+    pub(super) fn occupied(&self, digest: u128) -> Option<Occupied> {
+        let key = self.keys.get(&digest)?;
+        let numbers = |record: &Record| [record.id, record.slots, record.at.0];
+        let nodes = key.records.iter().map(|(node, record)| (node.clone(), numbers(record))).collect();
+        Some(Occupied { expires: key.expires, nodes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::Micros;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+    const LEASE: Micros = Micros(10_000_000);
+
+    fn ask(slots: &mut Slots, now: Timestamp, digest: u128, id: u64) -> Grant {
+        slots.occupy(now, "a", (digest, id), 5, &Occupy { used: 1, need: 0, want: 1, lease: LEASE })
+    }
+
+    #[test]
+    fn what_is_put_is_all_that_there_is() {
+        let (mut one, mut other) = (Slots::default(), Slots::default());
+        ask(&mut one, NOW, 1, 7);
+        let occupied = one.occupied(1);
+        assert_eq!(occupied.as_ref().map(|occupied| occupied.expires), Some(NOW + LEASE));
+        other.put(1, occupied.as_ref());
+        assert_eq!(other.occupied(1), occupied);
+        assert!(ask(&mut other, NOW, 1, 7).replayed);
+        other.put(1, None);
+        assert_eq!(other.occupied(1), None);
     }
 }

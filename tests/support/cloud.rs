@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
+use super::opinion;
 use super::pipe::{End, Way, pair};
 use super::seeded::Draws;
 
@@ -71,6 +72,8 @@ struct Servers {
     pub calls: u64,
     /// Those of them that came with others in one command.
     joined: u64,
+    /// What the memory store has against what a script has answered or left.
+    objections: Vec<String>,
     /// How many connections there were, and the bytes that the latest of them brought and took back.
     connections: u64,
     carried: [u64; 2],
@@ -184,6 +187,7 @@ impl Cloud {
             draws: Draws::part(seed, 77),
             calls: 0,
             joined: 0,
+            objections: Vec::new(),
             connections: 0,
             carried: [0; 2],
         };
@@ -310,8 +314,10 @@ impl Cloud {
         gates.open.extend(servers.servers.iter().map(|server| server.port));
     }
 
-    /// Scripts that were executed.
+    /// Scripts that were executed, each as the memory store would have.
     pub fn calls(&self) -> u64 {
+        let objections = &self.0.borrow().objections;
+        assert!(objections.is_empty(), "{} objections of the memory store: {}", objections.len(), objections[0]);
         self.0.borrow().calls
     }
 
@@ -431,7 +437,7 @@ impl Cloud {
             }
             ("EVALSHA", [hash, keys, ..]) if keys != "1" => {
                 let keys: usize = keys.parse().expect("a number of keys");
-                out.extend_from_slice(&servers.run_many(index, hash, &rest[2..2 + keys], &words[3 + keys..]));
+                out.extend_from_slice(&servers.run_many(index, hash, &rest[2..2 + keys], words));
                 return Then::GoOn;
             }
             ("EVAL" | "EVALSHA", [which, _, key, ..]) => {
@@ -439,7 +445,7 @@ impl Cloud {
                 if name == "EVAL" {
                     servers.servers[index].known.insert(hash.clone());
                 }
-                servers.run(index, &hash, key, &words[4..], *asking)
+                servers.run(index, &hash, key, words, *asking)
             }
             _ => format!("-ERR unknown command '{name}'\r\n"),
         };
@@ -461,7 +467,7 @@ impl Servers {
         self.clock + self.begun.elapsed().as_micros() as u64
     }
 
-    fn run(&mut self, index: usize, hash: &str, key: &str, arguments: &[Vec<u8>], asking: bool) -> String {
+    fn run(&mut self, index: usize, hash: &str, key: &str, words: &[Vec<u8>], asking: bool) -> String {
         if !self.servers[index].known.contains(hash) {
             return "-NOSCRIPT No matching script. Please use EVAL.\r\n".to_owned();
         }
@@ -482,13 +488,18 @@ impl Servers {
         let script = script::all().into_iter().find(|script| evalsha::sha(script) == hash).expect("it is known");
         self.calls += 1;
         let keyspace = &mut self.servers[index].keyspace;
+        let found = opinion::found(keyspace, now, words);
         let ran = self.scripts.run(keyspace, script.name, key, now, |push| {
-            arguments.iter().for_each(|argument| push(argument));
+            words[4..].iter().for_each(|argument| push(argument));
         });
         // Nothing is ever undone here.
         keyspace.settle_before(now);
         match ran {
             Ok(numbers) => {
+                let keyspace = &self.servers[index].keyspace;
+                let objection =
+                    |(found, key): (_, String)| opinion::objection(found, keyspace.look(&key, now), &numbers, now);
+                self.objections.extend(found.into_iter().filter_map(objection));
                 let items: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
                 format!("*{}\r\n{items}", numbers.len())
             }
@@ -497,7 +508,7 @@ impl Servers {
     }
 
     /// Calls about several keys, which only a single server is sent.
-    fn run_many(&mut self, index: usize, hash: &str, keys: &[String], arguments: &[Vec<u8>]) -> Vec<u8> {
+    fn run_many(&mut self, index: usize, hash: &str, keys: &[String], words: &[Vec<u8>]) -> Vec<u8> {
         assert!(!self.is_cluster, "keys of a cluster have slots of their own: {keys:?}");
         if !self.servers[index].known.contains(hash) {
             return b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec();
@@ -507,12 +518,20 @@ impl Servers {
         self.calls += keys.len() as u64;
         self.joined += keys.len() as u64;
         let keyspace = &mut self.servers[index].keyspace;
+        let found = opinion::found(keyspace, now, words);
         let ran = self.scripts.run_many(keyspace, script.name, &names, now, |push| {
-            arguments.iter().for_each(|argument| push(argument));
+            words[3 + keys.len()..].iter().for_each(|argument| push(argument));
         });
         keyspace.settle_before(now);
         let told = match ran.and_then(|each| each.into_iter().collect::<Result<Vec<_>, _>>()) {
-            Ok(each) => each.concat(),
+            Ok(each) => {
+                let keyspace = &self.servers[index].keyspace;
+                for ((found, key), told) in found.into_iter().zip(&each) {
+                    let numbers = script::told_alone(told).expect("seven numbers");
+                    self.objections.extend(opinion::objection(found, keyspace.look(&key, now), &numbers, now));
+                }
+                each.concat()
+            }
             Err(error) => return format!("-{error}\r\n").into_bytes(),
         };
         [format!("${}\r\n", told.len()).as_bytes(), &told, b"\r\n"].concat()

@@ -35,6 +35,7 @@ pub mod membership_suite;
 pub mod memory;
 pub mod metrics;
 pub mod namespaces;
+pub mod opinion;
 pub mod peers;
 pub mod pipe;
 pub mod poll;

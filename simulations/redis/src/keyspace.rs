@@ -375,9 +375,10 @@ impl Keyspace {
         self.journal.len()
     }
 
-    /// What scripts wrote since then, one after the other.
-    pub fn written_since(&self, mark: usize) -> impl Iterator<Item = Written<'_>> {
-        self.journal.range(mark.min(self.journal.len())..).flat_map(|change| {
+    /// What scripts wrote to a key since then, one after the other.
+    pub fn written_since(&self, mark: usize, key: &str) -> impl Iterator<Item = Written<'_>> {
+        let changes = self.journal.range(mark.min(self.journal.len())..);
+        changes.filter(move |change| *change.key == *key).flat_map(|change| {
             let fields = if let Before::Fields(fields) = &change.before { fields.as_slice() } else { &[] };
             let deleted = matches!(&change.before, Before::Entry(Some(_))).then_some(Written::Deleted);
             deleted.into_iter().chain(fields.iter().map(|(name, before)| Written::Field(name, before.as_deref())))

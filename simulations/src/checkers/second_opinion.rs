@@ -2,14 +2,16 @@
 //! found, and must give the same answer and leave the same state. Both are shipped, and both implement the same
 //! limits.
 //!
-//! The state is read from the script's hash before each call, so this checker need not know of any fault.
+//! The state is read from the script's hash before each call, so this checker need not know of any fault. Of a concurrent
+//! limit it is what the hash has of all nodes. A node of the world sends each call alone; what the script for several keys at
+//! once does with the same calls, on what each had found alone, is judged in the same way.
 
 use std::sync::Arc;
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::Timestamp;
-use rationd::store::excerpt::Excerpt;
+use rationd::store::excerpt::{Excerpt, Occupied};
 use rationd::store::memory::MemoryStore;
 
 use super::Found;
@@ -35,7 +37,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "second_opinion.rs",
     invariants: &["second-opinion"],
     proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
-    judges: "All: every call of every run, whatever goes wrong with the store; of concurrent limits what is rehearsed beside each run.",
+    judges: "All: every call of every run, whatever goes wrong with the store, and calls about slots that are rehearsed beside it; acquires that could have left in one command once more in one.",
     exemptions: &[&OLD_RECORDS, &LIFE, &RESETS],
     mutant: Some("sliding-rounds-down"),
 };
@@ -59,18 +61,13 @@ impl Default for SecondOpinion {
 }
 
 impl SecondOpinion {
-    /// The same of slots in flight, which no fault changes: the memory store keeps them, and so what the script left
-    /// shows in its answers.
-    fn rehearsed(&mut self, now: Timestamp, node: &str, call: &Call, grant: Result<&Grant, &String>) -> Option<String> {
-        let own = self.store.call(now, node, call).ok();
-        let differs = grant.ok() != own.as_ref();
-        differs.then(|| format!("the script answered {grant:?}, the memory store {own:?}"))
-    }
-
     /// What the memory store has to say against what a script answered and left.
     fn objection(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         if let Some(stray) = &ran.stray {
             return Some(format!("beside its fields: {stray}"));
+        }
+        if matches!(call.op, Op::Occupy(_)) {
+            return self.objection_of_slots(call, grant, ran);
         }
         // The build before sets nothing aside.
         let plain = |call: &Call| {
@@ -85,6 +82,28 @@ impl SecondOpinion {
         // Whatever was found: what stayed of each key that a script has got wrong would fill the memory store.
         self.store.put(call.digest, &ran.node, limits, None);
         objection
+    }
+
+    /// The same of slots of a concurrent limit.
+    fn objection_of_slots(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
+        let (store, [before, after]) = (&mut self.store, &ran.slots);
+        store.put_occupied(call.digest, before.as_ref());
+        let own = store.call(grant.now, &ran.node, call);
+        let left = store.occupied(call.digest);
+        store.put_occupied(call.digest, None);
+        if own.as_ref() != Ok(grant) {
+            return Some(format!("the script answered {grant:?}, the memory store {own:?}"));
+        }
+        let is_same = is_same_of_slots(before.as_ref(), after.as_ref(), left.as_ref());
+        (!is_same).then(|| format!("the script left {after:?}, the memory store {left:?}"))
+    }
+
+    /// What it has to say about a call that nobody but the checker goes by.
+    fn objection_to_rehearsal(&mut self, call: &Call, grant: Result<&Grant, &String>, ran: &Ran) -> Option<String> {
+        match grant {
+            Ok(grant) => self.objection(call, grant, ran),
+            Err(error) => Some(format!("the script answered {error}")),
+        }
     }
 
     /// The same, while the memory store has what the script found.
@@ -141,21 +160,43 @@ fn is_same(before: Option<&Excerpt>, script: Option<Excerpt>, memory: Option<Exc
     (untouched || end == script.expires) && script.says_as(&memory)
 }
 
+/// The same of slots. Their leases are whole milliseconds, and `occupy.lua` adds one to them, so that the key lasts for the
+/// whole of the last one.
+fn is_same_of_slots(before: Option<&Occupied>, script: Option<&Occupied>, memory: Option<&Occupied>) -> bool {
+    let (Some(script), Some(memory)) = (script, memory) else { return script.is_none() && memory.is_none() };
+    let untouched = before.is_some_and(|before| before.expires == memory.expires && before.expires == script.expires);
+    let end = Timestamp(memory.expires.0 / 1_000 * 1_000 + 2_000);
+    (untouched || end == script.expires) && script.nodes == memory.nodes
+}
+
 impl Observer for SecondOpinion {
+    fn minds(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Repeated | Topic::Permits)
+    }
+
     fn ignores(&self, topic: Topic) -> bool {
         matches!(topic, Topic::Answered | Topic::Called | Topic::Settled)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        let (objection, key, node, call, before) = match *seen {
-            Seen::Executed { key, call, grant, ran, .. } => {
-                (self.objection(call, grant, ran), key, &*ran.node, call, ran.hash[0].as_ref())
+        let (objection, key, call, ran) = match *seen {
+            Seen::Executed { key, call, grant, ran, .. } => (self.objection(call, grant, ran), key, call, ran),
+            Seen::Repeated { key, call, grant, ran, .. } => {
+                (self.objection_to_rehearsal(call, grant, ran), key, call, ran)
             }
-            Seen::Rehearsed { node, now, call, grant } => (self.rehearsed(now, node, call, grant), 0, node, call, None),
+            Seen::Rehearsed { call, grant, ran, .. } => (self.objection_to_rehearsal(call, grant, ran), 0, call, ran),
             _ => return,
         };
         if let Some(objection) = objection {
-            let what = || format!("key {key}, {node} asks {:?} under {} of {before:?}: {objection}", call.op, call.id);
+            let how = match seen {
+                Seen::Repeated { .. } => " together with others",
+                Seen::Rehearsed { .. } => " in a rehearsal",
+                _ => "",
+            };
+            let (node, before, slots) = (&ran.node, &ran.hash[0], &ran.slots[0]);
+            let before = slots.as_ref().map_or(format!("{before:?}"), |slots| format!("{slots:?}"));
+            let what =
+                || format!("key {key}, {node} asks{how} {:?} under {} of {before}: {objection}", call.op, call.id);
             self.found.add(INVARIANT, moment, what);
         }
     }
@@ -290,13 +331,90 @@ mod tests {
         assert!(checker.store.is_empty());
     }
 
+    /// How many violations there are of a script that answers and leaves of slots what the memory store does, but for that.
+    fn found_of_slots(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
+        let occupy = |used| Op::Occupy(Occupy { used, need: 1, want: 9, lease: Micros::from_secs(10) });
+        let (other, call) = (call("5/30s concurrent", occupy(2)), call("5/30s concurrent", occupy(0)));
+        let mut store = MemoryStore::new(CELLS, 9);
+        store.call(NOW, "b", &other).expect("there is room");
+        let as_redis = |mut slots: Occupied| {
+            slots.expires = Timestamp(slots.expires.0 / 1_000 * 1_000 + 2_000);
+            Some(slots)
+        };
+        let before = store.occupied(call.digest).and_then(as_redis);
+        let mut grant = store.call(NOW, "a", &call).expect("there is room");
+        let after = store.occupied(call.digest).and_then(as_redis);
+        let mut ran = Ran { node: "a".into(), slots: [before, after], ..Ran::default() };
+        but(&mut grant, &mut ran);
+        let (call, grant, ran) = (&call, &grant, &ran);
+        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran };
+        see(&mut SecondOpinion::default(), &seen)
+    }
+
+    fn slots(ran: &mut Ran, place: usize) -> &mut Occupied {
+        ran.slots[place].as_mut().expect("a key")
+    }
+
     #[test]
     fn slots_are_counted_again() {
-        let op = Op::Occupy(Occupy { used: 0, need: 1, want: 9, lease: Micros::from_secs(10) });
-        let call = &call("5/30s concurrent", op);
-        let grant = MemoryStore::new(CELLS, 9).call(NOW, "a", call).expect("there is room");
-        let more = Grant { granted: grant.granted + 1, ..grant };
-        let told = |grant| see(&mut SecondOpinion::default(), &Seen::Rehearsed { node: "a", now: NOW, call, grant });
-        assert_eq!([told(Ok(&grant)), told(Ok(&more)), told(Err(&"-1 slots".into()))], [0, 1, 1]);
+        assert_eq!(found_of_slots(|_, _| {}), 0);
+        assert_eq!(found_of_slots(|grant, _| grant.granted += 1), 1);
+        assert_eq!(found_of_slots(|grant, _| grant.counters[0].used -= 1), 1);
+        assert_eq!(found_of_slots(|grant, _| grant.nodes += 1), 1);
+    }
+
+    #[test]
+    fn what_a_script_leaves_of_slots_is_compared_for_all_nodes() {
+        let node = |ran: &mut Ran, name: &str| *slots(ran, 1).nodes.get_mut(name).expect("it has some");
+        for name in ["a", "b"] {
+            for number in 0..3 {
+                let planted = |_: &mut Grant, ran: &mut Ran| {
+                    let mut numbers = node(ran, name);
+                    numbers[number] += 1;
+                    slots(ran, 1).nodes.insert(name.into(), numbers);
+                };
+                assert_eq!(found_of_slots(planted), 1, "number {number} of {name}");
+            }
+            assert_eq!(found_of_slots(|_, ran| _ = slots(ran, 1).nodes.remove(name)), 1, "{name} is gone");
+        }
+        assert_eq!(found_of_slots(|_, ran| _ = slots(ran, 1).nodes.insert("c".into(), [1, 0, NOW.0 + 1])), 1);
+        assert_eq!(found_of_slots(|_, ran| slots(ran, 1).expires.0 -= 1_000), 1, "the key ends too early");
+        assert_eq!(found_of_slots(|_, ran| ran.slots[1] = None), 1);
+        assert_eq!(found_of_slots(|_, ran| ran.stray = Some("e was written".into())), 1);
+    }
+
+    #[test]
+    fn what_a_script_found_of_slots_counts() {
+        assert_eq!(found_of_slots(|_, ran| _ = slots(ran, 0).nodes.remove("b")), 1, "nobody had any");
+        assert_eq!(found_of_slots(|_, ran| ran.slots[0] = None), 1);
+        // What has lapsed the next call drops, whoever makes it.
+        let lapsed = |ran: &mut Ran, place: usize| _ = slots(ran, place).nodes.insert("c".into(), [1, 4, NOW.0]);
+        assert_eq!(found_of_slots(|_, ran| lapsed(ran, 0)), 0);
+        let stays = |_: &mut Grant, ran: &mut Ran| {
+            lapsed(ran, 0);
+            lapsed(ran, 1);
+        };
+        assert_eq!(found_of_slots(stays), 1);
+    }
+
+    #[test]
+    fn what_is_rehearsed_is_judged_in_the_same_way() {
+        let call = asks();
+        let mut store = MemoryStore::new(CELLS, 9);
+        let grant = store.call(NOW, "n", &call).expect("there is room");
+        let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
+        left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
+        let ran = &Ran { node: "n".into(), hash: [None, Some(left)], ..Ran::default() };
+        let mut other = ran.clone();
+        other.hash[1] = Some(Excerpt { epoch: left.epoch + 1, ..left });
+        let (call, now, more) = (&call, NOW, Grant { granted: grant.granted + 1, ..grant });
+        let told = |grant, ran| {
+            let repeated = Seen::Repeated { now, key: 0, call, grant, ran };
+            let rehearsed = Seen::Rehearsed { now, call, grant, ran };
+            [repeated, rehearsed].map(|seen| see(&mut SecondOpinion::default(), &seen))
+        };
+        assert_eq!(told(Ok(&grant), ran), [0, 0]);
+        assert_eq!([told(Ok(&more), ran), told(Ok(&grant), &other)], [[1, 1]; 2]);
+        assert_eq!(told(Err(&"-1 tokens".into()), ran), [1, 1]);
     }
 }

@@ -121,7 +121,7 @@ impl Observer for Printer {
             self.keys.insert(call.digest.0, *key);
         }
         match seen {
-            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } => {}
+            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } | Seen::Repeated { .. } => {}
             Seen::Answered { request, decision, parked, store, .. } => {
                 if self.wants(Some(request.node), Some(request.key)) {
                     let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);
@@ -175,7 +175,7 @@ impl Observer for Printer {
             }
             Seen::PeerAsked { .. } | Seen::PeerWaits { .. } | Seen::PeerAnswered { .. } | Seen::PeerHeard { .. } => {}
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
-            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } | Seen::Keeps { key, .. } => {
                 if self.wants(None, Some(*key)) {
                     say!("{at} {seen:?}");
                 }

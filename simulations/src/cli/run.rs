@@ -90,6 +90,7 @@ struct Sum {
     runs: u64,
     bad: u64,
     over: u64,
+    slots_over: u64,
 }
 
 impl Sum {
@@ -98,15 +99,18 @@ impl Sum {
         self.runs += 1;
         self.bad += u64::from(!outcome.is_good());
         self.over = self.over.max(outcome.figures.beyond());
+        self.slots_over = self.slots_over.max(outcome.figures.slots_over);
     }
 
-    /// `outage-10s: 1000 seeds, 0 bad, used 85 % at least, 91 % in the median, 0 % over at most`.
+    /// `outage-10s: 1000 seeds, 0 bad, used 85 % at least, 91 % in the median, 0 % over at most, 0 % slots over`.
     fn line(mut self, name: &str) -> String {
         self.used.sort_unstable();
-        let used = |place: usize| self.used.get(place).map_or("nothing".to_owned(), |used| percent(*used));
-        let (least, median, most) = (used(0), used(self.used.len() / 2), percent(self.over));
+        let part = |place: usize| self.used.get(place).map_or("nothing".to_owned(), |used| percent(*used));
+        let (least, median, most) = (part(0), part(self.used.len() / 2), percent(self.over));
+        let slots = percent(self.slots_over);
         let Self { runs, bad, .. } = self;
-        format!("{name}: {runs} seeds, {bad} bad, used {least} at least, {median} in the median, {most} over at most")
+        let used = format!("used {least} at least, {median} in the median");
+        format!("{name}: {runs} seeds, {bad} bad, {used}, {most} over at most, {slots} slots over")
     }
 }
 

@@ -64,9 +64,9 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        let figures = "used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | p99 | p99.9 | longest | p99 of peers";
+        let figures = "used % | calls / 1000 | calls / window | waits % | over % | slots over % | herd | fairness | p99 | p99.9 | longest | p99 of peers";
         say!("| scenario | {figures} | first of a node | false denials % | herd after an outage |");
-        say!("|---{}|", "|---".repeat(14));
+        say!("|---{}|", "|---".repeat(15));
         let outcomes = self.run(&scenarios)?;
         let (own, others): (Vec<_>, Vec<_>) =
             outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
@@ -175,6 +175,7 @@ fn row(outcome: &Outcome) -> String {
         most(figures.calls_per_window, goal(expect.calls_per_window), |calls| calls.to_string()),
         most(figures.waits, goal(expect.waits), thousandths),
         most(figures.beyond(), goal(expect.over), thousandths),
+        most(figures.slots_over, goal(expect.slots_over), thousandths),
         most(figures.herd, goal(expect.herd), thousandths),
         least(figures.fairness, goal(expect.fairness), thousandths),
         most(figures.answer_p99_us, expect.p99.map(|answer| answer.0), |time| Span(time).to_string()),

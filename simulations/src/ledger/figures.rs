@@ -82,6 +82,11 @@ pub struct Figures {
     pub burst_over: u64,
     /// How often a bucket went below empty.
     pub bursts_over: u64,
+    /// Most slots of a concurrent limit that were in clients' hands at a time, as a part of the limit; rounded up. On whatever
+    /// grounds they were given, and whatever had gone wrong. Other figures count none of them.
+    pub slots_peak: u64,
+    /// The part of that beyond the limit; 0 when there is none.
+    pub slots_over: u64,
     /// Jain's index of admitted / asked over the nodes that were asked 100 checks, in thousandths.
     pub fairness: u64,
     /// Bytes a second that came to peers of what one node tells of usage, of the node that tells most.

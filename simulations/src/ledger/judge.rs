@@ -24,6 +24,9 @@ impl Expect {
                 format!("{} of the checks waited for the store", percent(part))
             }),
             at_most(wanted(self.over), figures.beyond(), |part| format!("{} admitted beyond a limit", percent(part))),
+            at_most(wanted(self.slots_over), figures.slots_over, |part| {
+                format!("{} of the slots of a limit out at a time beyond it", percent(part))
+            }),
             at_most(wanted(self.herd), figures.herd, |times| {
                 format!("{} times the mean of store calls within 10 ms", thousandths(times))
             }),
@@ -76,6 +79,7 @@ impl Expect {
             number("calls_per_window", self.calls_per_window, figures.calls_per_window),
             part("waits", self.waits, figures.waits),
             part("over", self.over, figures.beyond()),
+            part("slots_over", self.slots_over, figures.slots_over),
             times("herd", self.herd, figures.herd),
             Measured::least("fairness", self.fairness, Some(figures.fairness), thousandths),
             part("shares", self.shares, figures.shares),
@@ -100,6 +104,7 @@ impl Expect {
             ("calls_per_window", self.calls_per_window.map(u64::from), before.calls_per_window.map(u64::from)),
             ("waits", self.waits.map(u64::from), before.waits.map(u64::from)),
             ("over", self.over.map(u64::from), before.over.map(u64::from)),
+            ("slots_over", self.slots_over.map(u64::from), before.slots_over.map(u64::from)),
             ("herd", self.herd.map(u64::from), before.herd.map(u64::from)),
             ("shares", self.shares.map(u64::from), before.shares.map(u64::from)),
             ("answer", micros(self.answer), micros(before.answer)),
@@ -237,6 +242,7 @@ mod tests {
             calls_per_window: 50,
             waits: 50,
             over: 50,
+            slots_over: 50,
             herd: 50,
             fairness: 50,
             shares: 50,

@@ -37,7 +37,7 @@ impl Peaks {
 }
 
 /// `some` in thousandths of a percent of `all`, rounded up: what is just beyond is beyond.
-fn part(some: u128, all: u128) -> u64 {
+pub(super) fn part(some: u128, all: u128) -> u64 {
     let part = (some * u128::from(WHOLE)).div_ceil(all.max(1));
     u64::try_from(part).unwrap_or(u64::MAX)
 }

@@ -91,6 +91,7 @@ fn tiles(outcome: &Outcome) -> String {
     let tiles = [
         (used, format!("used of what was possible{}", at_least(expect.used, percent))),
         (percent(figures.beyond()), format!("over a limit{}", at_most(expect.over, percent))),
+        (percent(figures.slots_over), format!("slots over a limit{}", at_most(expect.slots_over, percent))),
         (thousandths(figures.calls_per_million), format!("store calls per 1000{}", at_most(expect.calls, whole))),
         (
             grouped(figures.calls_per_window),

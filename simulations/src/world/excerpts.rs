@@ -1,11 +1,12 @@
 //! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
-//! that was written beside. For the second opinion; decides nothing.
+//! that was written beside. Of slots of a concurrent limit all nodes' concern each. For the second opinion; decides
+//! nothing.
 
 use std::sync::Arc;
 
 use rationd::core::call::{Call, Op};
 use rationd::core::time::Timestamp;
-use rationd::store::excerpt::{Excerpt, field, field_of_node};
+use rationd::store::excerpt::{Excerpt, Occupied, field, field_of_node};
 
 use crate::keyspace::{Keyspace, Written};
 use crate::observe::Ran;
@@ -20,44 +21,52 @@ pub(super) struct Look<'a> {
     call: &'a Call,
     mark: usize,
     was_there: bool,
-    before: Result<Option<Excerpt>, String>,
+    before: Result<State, String>,
+}
+
+/// What a hash says: of tokens, or of slots.
+#[derive(Default)]
+struct State {
+    tokens: Option<Excerpt>,
+    slots: Option<Occupied>,
 }
 
 impl<'a> Look<'a> {
     /// Looks before the script runs, at this time of the server's clock.
     pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a Arc<str>, now: u64, call: &'a Call) -> Self {
         let (record, mark, was_there) = (field_of_node(node), keyspace.mark(), keyspace.look(key, now).is_some());
-        let look = Self { key, node, record, now, call, mark, was_there, before: Ok(None) };
+        let look = Self { key, node, record, now, call, mark, was_there, before: Ok(State::default()) };
         Self { before: look.read(keyspace), ..look }
     }
 
-    fn read(&self, keyspace: &Keyspace) -> Result<Option<Excerpt>, String> {
-        let Some(entry) = keyspace.look(self.key, self.now) else { return Ok(None) };
+    fn read(&self, keyspace: &Keyspace) -> Result<State, String> {
+        let Some(entry) = keyspace.look(self.key, self.now) else { return Ok(State::default()) };
         // It is there for the whole of its last millisecond.
         let Some(last) = entry.expires_ms() else { return Err("a key that never expires".into()) };
         let expires = Timestamp((last.unsigned_abs() + 1) * 1_000);
-        let excerpt = Excerpt::read(&self.record, &self.call.rule.limits, expires, |name| entry.field(name));
-        excerpt.map_err(|unreadable| unreadable.seen)
+        let state = if matches!(self.call.op, Op::Occupy(_)) {
+            Occupied::read(expires, entry.fields()).map(|slots| State { tokens: None, slots: Some(slots) })
+        } else {
+            let tokens = Excerpt::read(&self.record, &self.call.rule.limits, expires, |name| entry.field(name));
+            tokens.map(|tokens| State { tokens, slots: None })
+        };
+        state.map_err(|unreadable| unreadable.seen)
     }
 
     /// Looks again after it.
     pub(super) fn after(self, keyspace: &Keyspace) -> Ran {
         let mut ran = Ran { node: self.node.clone(), ..Ran::default() };
-        if matches!(self.call.op, Op::Occupy(_)) {
-            // Slots are in fields of their own, which no excerpt is of.
-            return ran;
-        }
         let after = self.read(keyspace);
-        for written in keyspace.written_since(self.mark) {
+        for written in keyspace.written_since(self.mark, self.key) {
             match written {
                 Written::Deleted => ran.deleted |= self.was_there,
                 Written::Field(name, _) if self.is_own(name) => {}
                 Written::Field(name, before) => self.beside(&mut ran, keyspace, name, before),
             }
         }
-        for (place, excerpt) in [self.before, after].into_iter().enumerate() {
-            match excerpt {
-                Ok(excerpt) => ran.hash[place] = excerpt,
+        for (place, state) in [self.before, after].into_iter().enumerate() {
+            match state {
+                Ok(State { tokens, slots }) => (ran.hash[place], ran.slots[place]) = (tokens, slots),
                 Err(seen) => ran.stray = Some(seen),
             }
         }
@@ -67,6 +76,10 @@ impl<'a> Look<'a> {
     /// Whether a field is this call's to write.
     fn is_own(&self, name: &[u8]) -> bool {
         let limits = self.call.rule.limits.iter().enumerate();
+        if matches!(self.call.op, Op::Occupy(_)) {
+            // Which of them a call may write, and drop, is compared with all that the memory store has left.
+            return name.starts_with(b"p:");
+        }
         match name {
             [b'e' | b'z' | b'c' | b'o' | b'a' | b'b' | b'd'] => true,
             // Those of other nodes are dropped when they have lapsed, and written again by a reset.

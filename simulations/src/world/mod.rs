@@ -11,7 +11,7 @@
 //! | `demand.rs`, `keys.rs` | who asks, and of what |
 //! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
 //! | `message.rs`, `network.rs`, `stream.rs` | letters; how long they take; connections that keep order |
-//! | `cluster.rs`, `excerpts.rs` | servers, and what a script did to a key |
+//! | `cluster.rs`, `excerpts.rs`, `joined.rs` | servers, what a script did to a key, and which calls could be one |
 //! | `asks.rs` | what nodes ask each other for |
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `holds.rs`, `several.rs`, `permits.rs` | who charges an estimate, asks for several keys, takes a slot of a concurrent limit |
@@ -30,6 +30,7 @@ mod excerpts;
 mod gossip;
 mod happens;
 mod holds;
+mod joined;
 mod keys;
 mod message;
 mod network;

@@ -10,6 +10,7 @@ use super::demand::Demand;
 use super::event::{Event, Queue};
 use super::gossip::Grapevine;
 use super::holds::Holders;
+use super::joined::Joining;
 use super::keys::Keys;
 use super::network::Network;
 use super::node::Phase;
@@ -44,6 +45,7 @@ impl<'a> World<'a> {
             network: Network::new(&plan.network, &plan.zones, plan.seed),
             grapevine: Grapevine::new(plan.gossip, plan.seed),
             scripts,
+            joining: Joining::default(),
             letters: Map::default(),
             streams: Streams::default(),
             demands: demands.collect(),

@@ -9,6 +9,7 @@ use super::demand::Demand;
 use super::event::Queue;
 use super::gossip::Grapevine;
 use super::holds::Holders;
+use super::joined::Joining;
 use super::keys::Keys;
 use super::message::Letter;
 use super::network::Network;
@@ -41,6 +42,7 @@ pub struct World<'a> {
     pub(super) network: Network,
     pub(super) grapevine: Grapevine,
     pub(super) scripts: &'a mut Scripts,
+    pub(super) joining: Joining,
     pub(super) letters: Map<u64, Letter>,
     pub(super) streams: Streams,
     pub(super) demands: Vec<Demand>,

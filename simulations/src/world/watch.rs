@@ -48,6 +48,7 @@ enum Kept {
     Settled(Box<Settled>),
     Told { from: u32, to: u32, frames: Frames, lies: bool },
     Picked { node: u32, usage: Vec<Usage>, lies: bool },
+    Repeated(Box<Repeated>),
     Audit { node: u32, balance: Balance, keys: u64, waiting: u64 },
 }
 
@@ -72,6 +73,16 @@ struct Settled {
     key: u32,
     call: Call,
     grant: Option<Grant>,
+}
+
+/// See [`Seen::Repeated`].
+#[derive(Debug)]
+struct Repeated {
+    now: Timestamp,
+    key: u32,
+    call: Call,
+    grant: Result<Grant, String>,
+    ran: Ran,
 }
 
 impl<'a> Watch<'a> {
@@ -136,7 +147,7 @@ impl<'a> Watch<'a> {
 }
 
 /// The topics of what an observer may be told: those of most, and behind them those of few.
-const TOPICS: [Option<Topic>; 9] = [
+const TOPICS: [Option<Topic>; 10] = [
     None,
     Some(Topic::Answered),
     Some(Topic::Executed),
@@ -146,6 +157,7 @@ const TOPICS: [Option<Topic>; 9] = [
     Some(Topic::Audit),
     Some(Topic::Told),
     Some(Topic::Picked),
+    Some(Topic::Repeated),
 ];
 
 /// How many of them are of most.
@@ -163,6 +175,7 @@ fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
         Some(Topic::Audit) => 6,
         Some(Topic::Told) => 7,
         Some(Topic::Picked) => 8,
+        Some(Topic::Repeated) => 9,
     };
     place + if of_permits { TOPICS.len() as u32 } else { 0 }
 }
@@ -198,6 +211,10 @@ impl Kept {
             Seen::Told { from, to, frames, lies } => Self::Told { from, to, frames: frames.clone(), lies },
             Seen::Picked { node, usage, lies } => Self::Picked { node, usage: usage.to_vec(), lies },
             Seen::Audit { node, balance, keys, waiting } => Self::Audit { node, balance, keys, waiting },
+            Seen::Repeated { now, key, call, grant, ran } => {
+                let (call, grant, ran) = (call.clone(), grant.copied().map_err(String::clone), ran.clone());
+                Self::Repeated(Box::new(Repeated { now, key, call, grant, ran }))
+            }
             _ => return None,
         })
     }
@@ -218,6 +235,10 @@ impl Kept {
                 Seen::Settled { node, incarnation, key, call, grant: grant.as_ref() }
             }
             Self::Told { from, to, frames, lies } => Seen::Told { from: *from, to: *to, frames, lies: *lies },
+            Self::Repeated(repeated) => {
+                let Repeated { now, key, ref call, ref grant, ref ran } = **repeated;
+                Seen::Repeated { now, key, call, grant: grant.as_ref(), ran }
+            }
             Self::Picked { node, usage, lies } => Seen::Picked { node: *node, usage, lies: *lies },
             Self::Audit { node, balance, keys, waiting } => {
                 Seen::Audit { node: *node, balance: *balance, keys: *keys, waiting: *waiting }

@@ -69,20 +69,12 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
 #[must_use]
 pub fn command_of_many(caller: &Caller<'_>, calls: &[Call]) -> Option<Cmd> {
     let script = Script::of_many(calls.first()?)?;
-    let said = calls.iter().map(|call| {
-        let mut arguments = Vec::new();
-        script::arguments(caller, call, &mut |argument| arguments.push(argument.to_vec()));
-        <[Vec<u8>; 3]>::try_from(arguments).ok().filter(|_| Script::of_many(call).is_some())
-    });
-    let said: Vec<[Vec<u8>; 3]> = said.collect::<Option<_>>()?;
-    let [node, _, limit] = &said[0];
+    let arguments = script::arguments_of_many(caller, calls.iter())?;
     let mut command = redis::cmd("EVALSHA");
     command.arg(sha(script)).arg(calls.len());
     calls.iter().for_each(|call| _ = command.arg(script::key(caller.prefix, call.digest)));
-    let shared = &limit[..script::OF_LIMIT];
-    command.arg(&node[..]).arg(shared);
-    said.iter().for_each(|[_, head, limit]| _ = command.arg([head, script::of_call(limit)].concat()));
-    said.iter().all(|[_, _, limit]| limit.starts_with(shared)).then_some(command)
+    arguments.iter().for_each(|argument| _ = command.arg(&argument[..]));
+    Some(command)
 }
 
 /// Writes the command of one call as bytes, without building a `Cmd`.

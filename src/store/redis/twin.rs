@@ -70,16 +70,22 @@ impl Twin {
         }
     }
 
+    /// The calls that a command makes with a script, each with the node that makes it; `None`: it makes none.
+    #[must_use]
+    pub fn calls(words: &[&[u8]]) -> Option<Vec<(String, Call)>> {
+        match words {
+            [_, script, b"1", key, arguments @ ..] => Some(vec![read(script_of(script)?, key, arguments)?]),
+            [_, script, keys, arguments @ ..] if script_of(script) == Some(script::many().name) => {
+                read_many(keys, arguments)
+            }
+            _ => None,
+        }
+    }
+
     /// Executes acquires of so many keys, of which each but the limit is said of each.
     fn answer_many(&mut self, now: Timestamp, keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<u8>> {
-        let keys = std::str::from_utf8(keys).ok()?.parse().ok()?;
-        let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
         let mut told = Vec::new();
-        for (key, head) in keys.iter().zip(heads) {
-            // What it says for itself of its limit stands behind its numbers, unless that is nothing.
-            let (head, own) = head.split_at_checked(HEAD)?;
-            let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
-            let (node, call) = read(script::many().name, key, &[node, head, &[limit, own].concat()])?;
+        for (node, call) in read_many(keys, arguments)? {
             let grant = self.counters.call(now, &node, &call);
             let bytes = |number: u64| number.to_le_bytes().into_iter().take(WIDTH);
             told.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
@@ -184,6 +190,19 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
     let rule = Rule { on_store_loss, ..Rule::of("twin", &limits) }.into();
     let node = String::from_utf8_lossy(node).into_owned();
     Some((node, Call { id, digest, rule, op, sent_at: Instant(0) }))
+}
+
+/// The same of acquires of so many keys.
+fn read_many(keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<(String, Call)>> {
+    let keys = std::str::from_utf8(keys).ok()?.parse().ok()?;
+    let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
+    let call = |(key, head): (&&[u8], &&[u8])| {
+        // What it says for itself of its limit stands behind its numbers, unless that is nothing.
+        let (head, own) = head.split_at_checked(HEAD)?;
+        let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
+        read(script::many().name, key, &[node, head, &[limit, own].concat()])
+    };
+    keys.iter().zip(heads).map(call).collect()
 }
 
 fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
@@ -311,6 +330,8 @@ mod tests {
             let words = words(&call);
             let arguments: Vec<&[u8]> = words[4..].iter().map(Vec::as_slice).collect();
             let (node, read) = read(Script::of(&call).name, &words[3], &arguments).expect("it is ours");
+            let all: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            assert_eq!(Twin::calls(&all).map(|calls| calls[0].1.id), Some(call.id));
             assert_eq!((&*node, read.id, read.digest, read.op), ("n1", call.id, call.digest, call.op));
             assert_eq!(read.rule.limits, call.rule.limits);
         }
@@ -344,10 +365,13 @@ mod tests {
             redis::Arg::Simple(word) => word,
             _ => unreachable!("no other words"),
         });
-        let reply = twin.answer(now, &words.collect::<Vec<_>>());
+        let words: Vec<_> = words.collect();
+        let reply = twin.answer(now, &words);
         let Ok(redis::Value::BulkString(told)) = redis::parse_redis_value(&reply) else { panic!("{reply:?}") };
         for (place, call) in calls.iter().enumerate() {
             let wanted = counters.call(now, "n1", call).expect("there is room");
+            let (node, read) = &Twin::calls(&words).expect("it is ours")[place];
+            assert_eq!((&**node, read.id, read.digest, &read.op), ("n1", call.id, call.digest, &call.op));
             let told = script::told(&told, calls.len(), place).expect("seven numbers");
             assert_eq!(script::grant(call, &told).expect("a grant"), Grant { confirmed: true, ..wanted });
         }

@@ -7,7 +7,7 @@
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs`, `several.rs`, `permits.rs`, `prober.rs` | what clients do |
 //! | `census.rs` | a key counted everywhere at once |
-//! | `rehearsal.rs` | slots in flight, counted without nodes |
+//! | `rehearsal.rs` | what scripts would do beside the run: slots without nodes, several keys in one call |
 
 mod asks;
 mod census;

@@ -40,6 +40,11 @@ impl World<'_> {
         let (node, key) = (request.node, request.key);
         let place = &self.nodes[node as usize];
         let (now, period) = (place.clock.local(self.now), place.rules[request.policy as usize].limits[0].period);
+        if leave != Leave::Forget {
+            let is_gone = self.takers.wires.get(&(node, wire.place)).map_or(0, |taken| taken.turn) != wire.turn;
+            let (incarnation, until) = (place.incarnation, self.now + if is_gone { 0 } else { stays });
+            self.see(&Seen::Keeps { node, incarnation, key, permit, until });
+        }
         let release = What::Release { key, permit };
         let taken = self.takers.wires.entry((node, wire.place)).or_default();
         if leave != Leave::Forget {

@@ -1,7 +1,9 @@
-//! What nodes say of slots in flight, without the nodes: the core's side of concurrent limits is not simulated, but the
-//! script that counts slots is rehearsed in every run, for the second opinion.
+//! What the scripts would do beside what a run asks of them, for the second opinion. All is executed on keyspaces apart:
+//! nothing else in the world comes to know.
 //!
-//! Calls are drawn by the run's own seed and executed on a keyspace apart; nothing else in the world comes to know.
+//! Calls about slots are drawn by the run's own seed, for few runs have a concurrent limit, and nodes are hardly heard at the
+//! very end of a lease. Acquires of a run that a single server could have been sent in one command (`joined.rs` there,
+//! `store/redis/joined.rs` in the daemon) are executed in one, each on what it had found alone.
 
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use rationd::store::script::{self, Caller, Script};
 use crate::keyspace::Keyspace;
 use crate::observe::Seen;
 use crate::random::Random;
+use crate::world::excerpts::Look;
+use crate::world::joined::Part;
 use crate::world::keys::{PREFIX, hash_of};
 use crate::world::state::World;
 
@@ -38,7 +42,7 @@ impl World<'_> {
             now = now + Micros(*random.pick(&STEPS));
             let hash = |key| hash_of(Digest(key));
             if !said.is_empty() && keyspace.look(&hash(key), now.0).is_none() {
-                // Redis has forgotten the key, since nobody has a slot any more; the memory store does not forget.
+                // Redis has forgotten the key, since nobody has a slot any more: there is nothing to repeat.
                 (said, key) = (Vec::new(), key + 1);
             }
             let fresh = (random.below(NODES.len() as u64) as usize, call(&mut random, id, key, &rule));
@@ -46,11 +50,44 @@ impl World<'_> {
             let (node, call) = if repeats { random.pick(&said).clone() } else { fresh };
             let caller = Caller { prefix: PREFIX, node: NODES[node], now: None };
             let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, &call, push);
-            let ran = self.scripts.run(&mut keyspace, Script::of(&call), &hash(key), now.0, arguments);
+            let (name, hash) = (NODES[node].into(), hash(key));
+            let look = Look::before(&keyspace, &hash, &name, now.0, &call);
+            let ran = self.scripts.run(&mut keyspace, Script::of(&call), &hash, now.0, arguments);
             let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
             let grant = script::grant(&call, &numbers).map_err(|bad| bad.to_string());
-            self.see(&Seen::Rehearsed { node: NODES[node], now, call: &call, grant: grant.as_ref() });
+            let ran = &look.after(&keyspace);
+            self.see(&Seen::Rehearsed { now, call: &call, grant: grant.as_ref(), ran });
             said.push((node, call));
+        }
+    }
+}
+
+impl World<'_> {
+    /// Executes acquires of one node together, on what each of them had found, at this time of their server's clock.
+    pub(in crate::world) fn rehearse_together(&mut self, node: u32, now: Timestamp, parts: Vec<Part>) {
+        let mut keyspace = Keyspace::default();
+        let names: Vec<_> = parts.iter().map(|part| hash_of(part.call.digest)).collect();
+        let keys: Vec<_> = names.iter().map(String::as_str).collect();
+        for (part, key) in parts.iter().zip(&keys) {
+            if let Some(entry) = &part.found {
+                keyspace.put((*key).into(), entry.clone());
+            }
+        }
+        let name = self.nodes[node as usize].name.clone();
+        let caller = Caller { prefix: PREFIX, node: &name, now: None };
+        let each = parts.iter().zip(&keys);
+        let looks: Vec<_> = each.map(|(part, key)| Look::before(&keyspace, key, &name, now.0, &part.call)).collect();
+        let said = script::arguments_of_many(&caller, parts.iter().map(|part| &part.call));
+        let said = said.expect("they are of one limit");
+        let arguments = |push: &mut dyn FnMut(&[u8])| said.iter().for_each(|argument| push(argument));
+        let told = self.scripts.run_many(&mut keyspace, &keys, now.0, arguments);
+        let told = told.unwrap_or_else(|error| panic!("a script failed: {error}"));
+        for ((part, look), told) in parts.iter().zip(looks).zip(told) {
+            let (key, call) = (part.key, &part.call);
+            let numbers = told.and_then(|bytes| script::told_alone(&bytes).ok_or(format!("it answered {bytes:?}")));
+            let grant = numbers.and_then(|numbers| script::grant(call, &numbers).map_err(|bad| bad.to_string()));
+            let ran = &look.after(&keyspace);
+            self.see(&Seen::Repeated { now, key, call, grant: grant.as_ref(), ran });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a server does with a letter: turns it away, sends it elsewhere, or runs the script.
 
+use rationd::core::time::Timestamp;
 use rationd::store::script::{self, Caller, Script};
 
 use crate::earlier;
@@ -8,6 +9,7 @@ use crate::world::build::Build;
 use crate::world::cluster::{Course, Standing};
 use crate::world::event::Event;
 use crate::world::excerpts::Look;
+use crate::world::joined::{self, Part};
 use crate::world::keys::{PREFIX, hash_of};
 use crate::world::message::Reply;
 use crate::world::network::Heading;
@@ -73,6 +75,8 @@ impl World<'_> {
         let of_earlier = is_earlier.then(|| earlier::call(&letter.call));
         let call = of_earlier.as_ref().unwrap_or(&letter.call);
         let look = Look::before(&place.keyspace, key, &node.name, time, call);
+        let joins = !is_earlier && joined::can_join(call);
+        let found = joins.then(|| place.keyspace.look(key, time).cloned());
         let ran = if is_earlier {
             let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
             let ran = self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments);
@@ -93,6 +97,11 @@ impl World<'_> {
             (letter.wait, master, Moment { at: self.now, store: self.cluster.exact(self.now) });
         let (node, incarnation, key, grant) = (letter.node, letter.incarnation, letter.key, &grant);
         self.watch.see(moment, &Seen::Executed { master, node, incarnation, key, call, grant, stale, ran });
+        let together =
+            found.and_then(|found| self.joining.add((node, server), Part { key, call: call.clone(), found }));
+        if let Some(parts) = together {
+            self.rehearse_together(node, Timestamp(time), parts);
+        }
         self.letters.get_mut(&id).expect("it is being served").executed = true;
         if !wait {
             return Some((done, Reply::Grant { numbers, replicated: None }));

@@ -1,0 +1,96 @@
+//! Acquires that a run's scripts have executed one by one, gathered so that they can be executed once more together.
+//!
+//! The daemon joins acquires of one limit that leave for a single server at the same moment (`src/store/redis/joined.rs`); a node of
+//! the world sends each alone, so that each has its own way through the network. What a script makes of several keys can go wrong
+//! all the same, and each of them has to be treated as alone. Executes nothing: `happens/rehearsal.rs` does.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::Call;
+use rationd::store::script::Script;
+
+use crate::keyspace::Entry;
+
+/// Most calls in one, as in the daemon.
+const MOST: u64 = 16;
+
+/// One acquire.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) key: u32,
+    pub(super) call: Call,
+    /// What its script has found.
+    pub(super) found: Option<Entry>,
+}
+
+/// What has gathered of each node at each server.
+#[derive(Debug, Default)]
+pub(super) struct Joining {
+    gathered: BTreeMap<(u32, u32), Vec<Part>>,
+    /// How many times some of them were enough.
+    times: u64,
+}
+
+/// Whether the daemon could send a call together with others.
+pub(super) fn can_join(call: &Call) -> bool {
+    Script::of_many(call).is_some()
+}
+
+impl Joining {
+    /// Adds an acquire of a node at a server. Gives those that are to be executed together: when there are enough of them, now
+    /// fewer and now more, or when this one cannot be among them.
+    pub(super) fn add(&mut self, place: (u32, u32), part: Part) -> Option<Vec<Part>> {
+        let parts = self.gathered.entry(place).or_default();
+        let fits = |other: &Part| other.key != part.key && other.call.rule.limits == part.call.rule.limits;
+        let others = if parts.iter().all(fits) { Vec::new() } else { std::mem::take(parts) };
+        parts.push(part);
+        let enough = 2 + self.times % (MOST - 1);
+        let ready = if parts.len() as u64 >= enough { std::mem::take(parts) } else { others };
+        let is_ready = ready.len() > 1;
+        self.times += u64::from(is_ready);
+        is_ready.then_some(ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::call::{Acquire, JUST_NOW, Op, Window};
+    use rationd::core::key::Digest;
+    use rationd::core::limit::Limit;
+    use rationd::core::policy::Rule;
+    use rationd::core::time::Instant;
+
+    use super::*;
+
+    fn part(key: u32, limit: &str) -> Part {
+        let ask = Acquire {
+            need: 1 + u64::from(key),
+            want: 9,
+            least: 0,
+            window: Window::Current,
+            epoch: 0,
+            held: u64::from(key % 2),
+            ages: JUST_NOW,
+            known: Default::default(),
+            until: None,
+            claim: None,
+        };
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        let digest = Digest(key.into());
+        let call = Call { id: u64::from(key) + 7, digest, rule, op: Op::Acquire(ask), sent_at: Instant(0) };
+        Part { key, call, found: None }
+    }
+
+    #[test]
+    fn those_of_one_limit_gather_and_none_of_them_is_about_the_same_key() {
+        let mut joining = Joining::default();
+        let mut add = |node: u32, key: u32, limit: &str| joining.add((node, 0), part(key, limit)).map(|of| of.len());
+        assert_eq!([0, 1].map(|key| add(0, key, "9/1s fixed")), [None, Some(2)]);
+        assert_eq!([0, 1, 2].map(|key| add(0, key, "9/1s fixed")), [None, None, Some(3)]);
+        assert_eq!([0, 1, 1].map(|key| add(0, key, "9/1s fixed")), [None, None, Some(2)], "twice the same key");
+        assert_eq!([2, 3].map(|key| add(0, key, "8/1s fixed")), [None, None], "one alone is none");
+        assert_eq!(add(1, 4, "8/1s fixed"), None, "another node");
+    }
+}
