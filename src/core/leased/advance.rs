@@ -1,21 +1,22 @@
-//! What a key does. All calls, asks and replies of a leased key are sent from this file, and from no other:
-//! `docs/internals/architecture.md` lists which of its functions are called from where.
+//! What a key does. All calls, asks and replies of a leased key are sent by [`advance`], and by nothing else.
 //!
-//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`), or its
-//! timer. Each then calls [`advance`], which looks only at the state of the key and does all that is due, always in
-//! the same order: it drops what has ended, answers those who can be answered, and asks for what is missing in one
-//! call. So no input needs to know what may follow from it. A check that is decided from memory, and leaves the lease
-//! above its low-water mark, needs no `advance`.
+//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`) or of a peer
+//! (`lending.rs`), its timer, or its end (`keeping.rs`). Each then calls [`advance`], which looks at the state of the key, and at
+//! the one [`Wish`] that the state does not show. It does all that is due, always in the same order: it drops what has ended,
+//! answers those who can be answered, and asks for what is missing in one call. So no input needs to know what may follow from
+//! it. What has to leave before an input changes the key is a wish, too. A check that is decided from memory, and leaves the
+//! lease above its low-water mark, needs only what has ended to be dropped.
 //!
 //! One acquire per key is under way at a time. It asks for what waiters need and for what the tuner wants. Checks
 //! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
 use super::calls::Asking;
-use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
+use super::intent::{Intent, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
 use super::loans::{ANSWERS, ASKED_FOR, lend};
-use super::timers::{has_to_tell, keep_until, remaining};
+use super::timers::remaining;
+use super::wish::Wish;
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
@@ -39,18 +40,45 @@ const UNCONFIRMED_PART: u64 = 32;
 /// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
 const PATIENCE_PART: u64 = 2;
 
-/// Does what is due for a key in its present state. `wish` is what its state does not show.
-pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish) {
+/// Grants what an input wishes, and does all that follows.
+///
+/// It is inlined because each caller names its wish in its text: a check that is decided from memory then goes straight to
+/// [`drop_ended`], without a choice among the wishes.
+#[inline]
+pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish<'_>) {
+    match wish {
+        Wish::DropEnded => drop_ended(key, cx, now),
+        Wish::LeaveLimits => leave_limits(key, cx, now),
+        Wish::ReturnGrant(call, grant) => give_back_grant(key, cx, now, call, grant),
+        Wish::ReturnAll => {
+            give_back(key, cx, now, u64::MAX);
+            report_spent(key, cx, now);
+        }
+        Wish::ReturnUnclaimed => give_unclaimed(key, cx, now),
+        Wish::Report => report_spent(key, cx, now),
+        Wish::Leave => give_all_back(key, cx, now),
+        Wish::MakeRoom => part_with(key, cx, now),
+        Wish::TryPeer(cost) => try_peer(key, cx, now, cost),
+        Wish::Serve(tokens, loan) => {
+            serve_from_loan(key, cx, now, tokens, loan);
+            follow(key, cx, now, &Wish::Nothing);
+        }
+        Wish::Nothing | Wish::Tokens | Wish::Again | Wish::TurnAway | Wish::Look => follow(key, cx, now, &wish),
+    }
+}
+
+/// Does what is due for a key in its present state, which an input has just changed.
+fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) {
     key.calls.send_lost(cx, now);
     drop_ended(key, cx, now);
     hand_back_unspent(key, cx, now);
     answer_errands(key, cx, now);
-    if wish == Wish::TurnAway {
+    if matches!(wish, Wish::TurnAway) {
         turn_line_away(key, cx, now);
     }
     give_up_late_ask(key, cx, now);
     serve_line(key, cx, now);
-    if wish == Wish::Look {
+    if matches!(wish, Wish::Look) {
         run_out(key, cx, now);
         answer_in_time(key, cx, now);
     }
@@ -83,24 +111,10 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
     key.pacing.drop_plan(now);
 }
 
-/// Does what is due by the clock. False when the key can be forgotten.
-pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> bool {
-    let was_away = key.outage.phase().is_away();
-    advance(key, cx, now, Wish::Look);
-    cx.note_degraded(was_away, key.outage.phase().is_away());
-    is_of_use(key, now)
-}
-
-/// Whether something would be lost by forgetting the key.
-fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
-    let is_busy = !key.is_quiet() || has_to_tell(key, now) || key.holdings.lease().held() > 0;
-    is_busy || now < keep_until(key, now) || key.is_indebted(now) || key.is_entitled(now)
-}
-
 // What has ended.
 
 /// Drops what has ended, and brings what is known to `now`.
-pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.roll(now);
     // The store has charged all that this node did not account for in time, including tokens that were not spent. It
     // is told which those are.
@@ -204,7 +218,7 @@ fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             // The store was asked for this cost and had less, or has said since that it has less.
             key.deny_in_line(now, waiter.cost)
         } else {
-            turn_away(key, cx, now, waiter.cost)
+            key.answer_unasked(now, waiter.cost, cx)
         };
         answer_first(key, cx, now, decision);
     }
@@ -217,15 +231,9 @@ fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             answer_first_peer(key, cx, Err(Refusal::Busy));
             continue;
         }
-        let decision = turn_away(key, cx, now, waiter.cost);
+        let decision = key.answer_unasked(now, waiter.cost, cx);
         answer_first(key, cx, now, decision);
     }
-}
-
-/// The answer to a check for which the store has no time. The first check of a bucket passes.
-pub(super) fn turn_away(key: &mut LeasedKey, cx: &Context, now: Instant, cost: u64) -> Decision {
-    let decision = key.let_first_pass(now, cost, cx.settings.timeout, cx.fleet);
-    decision.unwrap_or_else(|| key.turn_away(now, cost, cx.queue()))
 }
 
 /// Answers the first in line.
@@ -251,7 +259,7 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: PeerIndex) {
 
 /// Asks a peer that has had no store, beside a check of this cost that nobody waits for any more. What it lends pays for what the
 /// share has admitted.
-pub(super) fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
+fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     if let Some(peer) = whom_to_try(key, cx, now) {
         let patience = Micros(cx.settings.timeout.0 / PATIENCE_PART);
         send_ask(key, cx, now, peer, [0, cost], patience, false);
@@ -301,9 +309,8 @@ fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
     cx.answer(waiter.ticket, answer);
 }
 
-/// Admits those in line, from its head, with what a peer has lent; how much of it they took. Where it has lent less than
-/// was `wanted`, those for whom it was asked are denied, as far as that shows that there is no more.
-pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) -> u64 {
+/// Admits those in line, from its head, with what a peer has lent. Where it has lent less than was wanted, those for whom it was asked are denied, as far as that shows that there is no more.
+fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) {
     let mut left = tokens;
     while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
         left -= waiter.cost;
@@ -312,8 +319,10 @@ pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instan
         let decision = if loan.aside { key.beside_aside(now, left, decision) } else { decision };
         answer_first(key, cx, now, decision);
     }
+    // What they do not take is lost, because the peer has spent it.
+    cx.policy_stats(key.policy()).expired += left;
     if loan.aside {
-        return tokens - left;
+        return;
     }
     // The peer had less than the first of them wants. For the others it may have enough.
     let mut is_refused = loan.tokens == 0 && key.is_away(now);
@@ -327,7 +336,6 @@ pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instan
         let retry_after = decision.retry_after.map(|wait| wait.max(loan.wait));
         answer_first(key, cx, now, Decision { remaining, retry_after, ..decision });
     }
-    tokens - left
 }
 
 /// Answers those whose errands have ended. The answer to an errand counts tokens that an earlier acquire was lent, of which
@@ -525,7 +533,7 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
 // Returning tokens.
 
 /// Returns up to `amount` unspent tokens. They leave the lease before the call is sent.
-pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
+fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
         let Some(unspent) = key.holdings.take(now, due) else { break };
@@ -543,7 +551,7 @@ fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 /// Returns tokens that the store has charged for waiters who did not take them.
-pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.holdings.keep_unclaimed(Due::NEVER);
     // What an acquire under way adds to the account is not known yet.
     let is_settled = key.line.is_empty() && !key.calls.is_acquiring();
@@ -559,7 +567,7 @@ fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
 }
 
 /// Reports what was spent of a bucket, if the store has not heard of it.
-pub(super) fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.has_unreported() {
         report(key, cx, now, Voided::default());
     }
@@ -584,7 +592,7 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspe
 }
 
 /// Returns what was lent under limits that no longer apply, in terms of those limits.
-pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
+fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
     let windows = std::array::from_fn(|index| {
         let limit = call.rule.limits.get(index).filter(|limit| limit.algorithm != Algorithm::Gcra);
         limit.and_then(|_| grant.counters[index].at.stored())
@@ -597,7 +605,7 @@ pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instan
 
 /// Prepares for other limits. Nothing that is held may be spent under them: the store is told what was spent, and
 /// gets the rest back, together with what an acquire under way is lent.
-pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {
         Some(acquire) => key.void_order(&acquire.call),
@@ -611,7 +619,7 @@ pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
 }
 
 /// The node leaves, so it returns everything.
-pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     drop_ended(key, cx, now);
     // The store would count what an acquire under way lends of a bucket as spent. So all of it is returned when the
     // answer comes.
@@ -623,16 +631,8 @@ pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now:
 }
 
 /// The key is about to be forgotten: returns what it holds, and reports what was spent.
-pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     give_back(key, cx, now, u64::MAX);
     give_back_ahead(key, cx, now);
     report_spent(key, cx, now);
-    key.calls.forget_errands();
-}
-
-/// The key was forgotten; what it held is lost until it lapses.
-pub(in crate::core) fn note_forgotten(key: &LeasedKey, cx: &mut Context) {
-    cx.policy_stats(key.policy()).expired += key.all_held();
-    cx.stats.evicted += 1;
-    cx.note_degraded(key.outage.phase().is_away(), false);
 }

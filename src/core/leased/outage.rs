@@ -8,6 +8,7 @@ use super::peers::{DOUBTED, has_windows};
 use super::phase::{Credit, GRACE, Phase};
 use crate::core::answer::Resolution;
 use crate::core::call::{Call, Counter, Grant, Op};
+use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::entitled::{released, released_at, window_end};
 use crate::core::fleet::FleetView;
@@ -346,11 +347,17 @@ impl LeasedKey {
         self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(most)))
     }
 
+    /// The answer to a check for which the store has no time. The first check of a bucket passes.
+    pub(super) fn answer_unasked(&mut self, now: Instant, cost: u64, cx: &Context) -> Decision {
+        let first = self.let_first_pass(now, cost, cx.settings.timeout, cx.fleet);
+        first.unwrap_or_else(|| self.turn_away(now, cost, cx.queue()))
+    }
+
     /// The store's first answer about a bucket is late. So that an unused key is not denied for that, its first check
     /// passes on credit, once; the next grant pays for it. The bound of a bucket has room for it: one token, and what
     /// comes during a round trip to the store, which all nodes share. A node that does not know yet how many nodes there are
     /// has no part of that: of a fleet that grows in an outage each newcomer would let a check pass.
-    pub(super) fn let_first_pass(
+    fn let_first_pass(
         &mut self,
         now: Instant,
         cost: u64,
@@ -375,7 +382,8 @@ impl LeasedKey {
 
     /// The store gave no answer, so from `since` on this key is on its own. See [`Phase::Lost`] for `noticed`.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
-        // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
+        // A call that gets no answer tells from when on the store may have been away: since that call was sent. An answer to another
+        // call that came after that, also to one under limits that no longer apply, shows that it was there for longer.
         let since = self.view.clock().latest(self.or_last_answer(since));
         // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
         // since then, and was spent.
