@@ -14,7 +14,7 @@ use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 
 /// A return that this node sends now may arrive at the store this much later.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
@@ -132,7 +132,7 @@ impl LeasedKey {
         let rule = self.view.rule().clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
         let is_idle = self.line.is_empty() && !self.calls.is_acquiring() && !self.has_account_under_way();
-        let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().until() != Due::NEVER;
+        let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().has_account();
         let is_settled = is_idle && !self.calls.has_doubtful() && !self.has_unreported();
         if !is_settled || !has_account || self.view.answered().is_none() || self.is_away(now) {
             return false;

@@ -29,7 +29,7 @@ use crate::core::lease::Unspent;
 use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Instant, Micros};
 use crate::core::usage::PeerIndex;
 
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
@@ -167,12 +167,10 @@ fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// they were answered otherwise, their tokens are left here unclaimed. After a while they are returned: spending them
 /// later than they were charged could admit more than the burst.
 fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if key.holdings.unclaimed_until() == Due::NEVER {
-        return;
-    }
+    let Some(until) = key.holdings.unclaimed_until() else { return };
     if key.charged_and_held() == 0 {
-        key.holdings.keep_unclaimed(Due::NEVER);
-    } else if key.holdings.unclaimed_until().has_come(now) {
+        key.holdings.keep_unclaimed(None);
+    } else if until <= now {
         give_unclaimed(key, cx, now);
     }
 }
@@ -552,7 +550,7 @@ fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Returns tokens that the store has charged for waiters who did not take them.
 fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    key.holdings.keep_unclaimed(Due::NEVER);
+    key.holdings.keep_unclaimed(None);
     // What an acquire under way adds to the account is not known yet.
     let is_settled = key.line.is_empty() && !key.calls.is_acquiring();
     let charged = if is_settled { key.charged_and_held() } else { 0 };

@@ -9,7 +9,7 @@ use crate::core::context::Context;
 use crate::core::decision::{Source, Verdict};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Instant, Micros};
 
 /// Answers that may leave a waiter unsettled before it is denied.
 pub(super) const ANSWERS: u8 = 4;
@@ -45,12 +45,12 @@ pub(super) fn lend(
         return Some(Err(Refusal::Busy));
     }
     if on(Mutant::LentOnNotSpent) && usable >= want {
-        return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+        return Some(Ok(loan(key, now, want, until.time(), Micros::ZERO)));
     }
     let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
         Some(decision) if decision.verdict == Verdict::Allow => {
             cx.policy_stats(key.policy()).spent += want;
-            return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+            return Some(Ok(loan(key, now, want, until.time(), Micros::ZERO)));
         }
         Some(decision) => decision,
         None if answers >= ANSWERS => key.deny_in_line(now, want),
@@ -68,7 +68,7 @@ pub(super) fn lend(
         key.note_spent(now, tokens);
         cx.policy_stats(key.policy()).spent += tokens;
     }
-    Some(Ok(loan(key, now, tokens, until, denial.retry_after.unwrap_or_default())))
+    Some(Ok(loan(key, now, tokens, until.time(), denial.retry_after.unwrap_or_default())))
 }
 
 /// Tokens of what is set aside for this node, which cannot reach the store, for a peer that wants so many and at least so many. `None`: it
@@ -76,21 +76,21 @@ pub(super) fn lend(
 pub(super) fn lend_aside(key: &mut LeasedKey, cx: &mut Context, now: Instant, want: u64, least: u64) -> Option<Loan> {
     if !key.lends_aside(now) {
         // Whoever says that it has no store is asked for no key.
-        let none = || Loan { lasts: Some(Micros::ZERO), aside: true, ..loan(key, now, 0, Due::NEVER, NOTHING_FOR) };
+        let none = || Loan { lasts: Some(Micros::ZERO), aside: true, ..loan(key, now, 0, None, NOTHING_FOR) };
         return cx.owners.had_own_aside(now).then(none);
     }
     cx.owners.note_own_aside(now);
     let (tokens, lasts, wait) = key.spend_for_peer(now, want, least);
-    Some(Loan { lasts: Some(lasts), aside: true, ..loan(key, now, tokens, Due::NEVER, wait) })
+    Some(Loan { lasts: Some(lasts), aside: true, ..loan(key, now, tokens, None, wait) })
 }
 
 /// Tokens that have been spent here for a peer, and what this node knows of the key.
-fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) -> Loan {
+fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Option<Instant>, wait: Micros) -> Loan {
     let mut counters = [Counter::default(); MAX_LIMITS];
     key.show(now, &mut counters);
     Loan {
         tokens,
-        lasts: until.time().map(|until| until.since(now)),
+        lasts: until.map(|until| until.since(now)),
         clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
         epoch: key.view.epoch(),
         counters,

@@ -18,7 +18,7 @@ use crate::core::lease::Segment;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// Pauses are longer by up to this fraction, at random, so that nodes that were answered at the same time do not ask
 /// at the same time.
@@ -260,7 +260,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // Tokens that were charged at once and that nobody claims are returned. Only if the answer was late are they kept
     // for the next checks, until a second after the call was sent: otherwise a slow store would never serve anybody.
     let is_slow = now.since(sent) >= cx.settings.timeout;
-    key.holdings.keep_unclaimed(Due::at(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
+    key.holdings.keep_unclaimed(Some(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());

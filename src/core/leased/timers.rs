@@ -50,7 +50,7 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
-    let mut at = key.pacing.ahead_at();
+    let mut at = key.pacing.ahead_at().map_or(Due::NEVER, Due::at);
     if let Some(waiter) = key.line.first() {
         at = at.or(waiter.deadline);
         at = key.holdings.lease().starts(now).map_or(at, |starts| at.or(starts));
@@ -58,7 +58,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     at = key.calls.asking().map_or(at, |asking| at.or(asking.deadline()));
     at = key.calls.next_deadline().map_or(at, |deadline| at.or(deadline));
-    at = at.min(key.holdings.unclaimed_until());
+    at = key.holdings.unclaimed_until().map_or(at, |until| at.or(until));
     if let Some(retry_at) = key.outage.phase().retry_at()
         && key.is_due(now)
     {
