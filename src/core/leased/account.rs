@@ -19,6 +19,10 @@ use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 /// A return that this node sends now may arrive at the store this much later.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
 
+/// A refund is kept here only while a bucket owes so many times as much, because other nodes may be refunded a part of their spending
+/// meanwhile.
+const OWED_TIMES: u64 = 2;
+
 /// A refund that could be kept here for no longer than this goes to the store at once.
 const LEAST_KEPT: Micros = Micros(20_000);
 
@@ -145,8 +149,8 @@ impl LeasedKey {
         if counter.at > self.view.clock().earliest(now) + limit.depth() {
             return false;
         }
-        // Twice as much, because other nodes may be refunded a part of their spending meanwhile.
-        let owed = counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(2)));
+        let owed =
+            counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(OWED_TIMES)));
         let until = self.view.clock().before(filled.map_or(owed, |filled| owed.min(filled.time())));
         if self.holdings.lease().until().or(until).has_come(now + LEAST_KEPT) {
             return false;

@@ -16,7 +16,7 @@ use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::OnStoreLoss;
-use crate::core::share::{FallbackBudget, Lent, share_ppm};
+use crate::core::share::{FallbackBudget, Lent, WHOLE, share_ppm};
 use crate::core::time::{DRIFT_PART, Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::Usage;
 
@@ -495,9 +495,9 @@ impl LeasedKey {
 
 /// So many tokens of a window in millionths of the limit: as much as gives just so many, or, of more than a million, not more.
 pub(super) fn part_of_window(limit: &Limit, tokens: u64) -> u64 {
-    let millionths = u128::from(tokens) * 1_000_000;
+    let millionths = u128::from(tokens) * u128::from(WHOLE);
     let count = u128::from(limit.count);
-    let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
+    let part = if limit.count <= WHOLE { millionths.div_ceil(count) } else { millionths / count };
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 

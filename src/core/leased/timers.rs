@@ -25,6 +25,9 @@ pub(super) const SILENCE: Micros = Micros(600_000);
 /// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
 
+/// A quiet key is remembered for so many of its periods: what is counted in a sliding window weighs until the next one has ended.
+const REMEMBERED_PERIODS: u64 = 2;
+
 /// The shortest and the longest time for which a quiet key is remembered.
 const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
@@ -109,7 +112,7 @@ pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
     let counted = key.view.rule().limits.iter().filter(|limit| key.view.nodes() == 1 && share::is_counted(limit));
     let longest = longest_spent(key, now).into_iter().chain(counted).map(|limit| limit.period).max();
     let period = longest.unwrap_or(shortest);
-    key.demand.last_check() + Micros(period.0.saturating_mul(2).clamp(REMEMBERED.0, REMEMBERED.1))
+    key.demand.last_check() + Micros(period.0.saturating_mul(REMEMBERED_PERIODS).clamp(REMEMBERED.0, REMEMBERED.1))
 }
 
 /// The longest window that is known to be spent.
