@@ -214,8 +214,9 @@ const FILLS_LATER: Micros = Micros(10_000);
 
 /// What is set aside for this node.
 impl LeasedKey {
-    /// What an acquire that is sent now says of what is set aside for this node; of this window, and of whichever it may be
-    /// executed in, nothing may be spent any more. While the store is away, it only looks whether that answers.
+    /// What an acquire that is sent now says of the tokens that the store sets aside for this node. The acquire frees them for others in the
+    /// window in which it is executed, so this node may not spend them any more in this window, nor in any other in which that may be. While
+    /// the store is away, the acquire frees nothing and only shows whether the store answers.
     pub(super) fn claim(&mut self, now: Instant, order: &Acquire) -> Option<Claim> {
         if !self.view.rule().is_entitled() {
             return None;
@@ -280,7 +281,8 @@ impl LeasedKey {
 
     /// The store has answered an acquire with that claim, which was first sent then.
     pub(super) fn note_claimed(&mut self, sent: Instant, claim: &Claim, window: Window, grant: &Grant) {
-        // What a call that came too late, or is answered once more, says of it is as of an earlier call.
+        // A call that frees nothing at the time at which it is executed, as it came too late, is answered with what was set aside as of an
+        // earlier call.
         if !claim.frees.at(grant.now) {
             return;
         }
@@ -341,7 +343,7 @@ impl LeasedKey {
         if nodes > 1 {
             return smallest.div_ceil(nodes);
         }
-        // A bucket also lends what comes soon.
+        // Of a bucket, a node that is alone is also lent tokens that trickle in soon.
         let coming = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { gcra::coming(limit) } else { 0 };
         let coming = self.view.rule().limits.iter().map(coming).min().unwrap_or(0);
         (smallest * ALONE_TENTHS).div_ceil(10).max(coming.min(smallest))

@@ -100,7 +100,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
         }
         Intent::GiveBack(tokens) => {
             give_back(key, cx, now, tokens);
-            // Who gives back all that it has does not use the key, and what is set aside for it others may lack.
+            // A node that returns all it holds does not use the key. Other nodes may lack what the store has set aside for it.
             if key.holdings.lease().held() == 0 {
                 renounce(key, cx, now);
             }
@@ -255,8 +255,8 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: PeerIndex) {
     send_ask(key, cx, now, peer, [wanted, least], patience, true);
 }
 
-/// Asks a peer that has had no store, beside a check of this cost that nobody waits for any more. What it lends pays for what the
-/// share has admitted.
+/// Asks a peer that last said that it cannot reach the store, in case it can by now. The share has answered the check of this cost
+/// already, so nobody waits: what the peer lends pays for what the share has admitted.
 fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     if let Some(peer) = whom_to_try(key, cx, now) {
         let patience = Micros(cx.settings.timeout.0 / PATIENCE_PART);
@@ -276,9 +276,9 @@ fn send_ask(
 ) {
     let rule = key.view.rule().clone();
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
-    // would else stay above its limit by that for as long as the store is away.
-    // What is set aside of a window the store does not lend until it is paid.
+    // What this node's share has admitted is a debt to the limit, which it pays from loans of peers as it does from grants of the store.
+    // A bucket that never fills up would else stay above its limit by the debt for as long as the store is away. Where tokens of a
+    // window are set aside, the store lends nobody those of this node before the debt is paid, so peers cannot lend them either.
     let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.is_entitled_window();
     let owed = if is_unpaid { key.debt(now).saturating_add(key.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
@@ -307,7 +307,8 @@ fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
     cx.answer(waiter.ticket, answer);
 }
 
-/// Admits those in line, from its head, with what a peer has lent. Where it has lent less than was wanted, those for whom it was asked are denied, as far as that shows that there is no more.
+/// Admits those in line, from its head, with what a peer has lent. Where the peer has lent less than was wanted, it shows that there
+/// is no more for some of those for whom it was asked: they are denied.
 fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) {
     let mut left = tokens;
     while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
@@ -437,7 +438,8 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         if claim.is_none_or(|claim| claim.is_probe()) && !window.is_next() && key.owes(now) {
             return acquire(key, cx, now);
         }
-        // Time has passed, so what is said of what is set aside is said anew.
+        // A claim to what the store sets aside for this node says what the node has used until the call is sent. The call is sent
+        // again later, so such a claim is made anew; one that wishes for nothing says nothing of that, and stays.
         let claim = claim.filter(|claim| claim.wishes == 0 && !claim.is_probe());
         let order = Acquire { need, want, least, window, claim, ..key.order(now) };
         send_acquire(key, cx, now, order);
@@ -470,8 +472,8 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     Acquire { need, want: want.max(least), least, ..key.order(now) }
 }
 
-/// What this node holds of the window in which a call may arrive that leaves now. Where the next window may have begun by
-/// then, that is what it was lent ahead of it, too: it would get its part of that window twice.
+/// What this node holds of the window in which a call that leaves now may arrive. If the next window may have begun by then,
+/// tokens that were lent ahead of it count: otherwise this node would be lent its part of that window twice.
 fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
     let lease = key.holdings.lease();
     if lease.starts(now).is_some() && remaining(key, now) <= key.view.trip() { lease.held() } else { 0 }
@@ -480,7 +482,8 @@ fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
 /// Most tokens that this node leases of the key.
 fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
     let ceiling = ceiling(key, cx, now);
-    // Where all tokens came from peers so far, much may be wanted of a key of which the store has said nothing yet.
+    // The store says with each grant whether replicas have confirmed it. Where all tokens of this key came from peers so far, it has said
+    // nothing about the key, and its grants of other keys decide.
     if key.view.confirmed().unwrap_or_else(|| cx.is_confirmed(now)) {
         ceiling
     } else {

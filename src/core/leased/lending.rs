@@ -36,7 +36,8 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
         let lends = refusal == Refusal::NoStore && terms.aside;
         let loan = if lends { lend_aside(key, cx, now, terms.want, least.get()) } else { None };
         if loan.is_some() && key.outage.phase().asks_again(now) {
-            // A node that nobody else asks would else not find the store, nor know that it is away still.
+            // Where only peers ask for a key, no check of this node's own clients makes the call that finds the store back, or shows
+            // that it is still away.
             advance(key, cx, now, Wish::Tokens);
         }
         return AskOutcome::Answered(loan.ok_or(refusal));
@@ -68,8 +69,8 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     if cx.draining && !on(Mutant::LendsOnLeaving) {
         return Some(Refusal::Leaving);
     }
-    // A node without a store asks peers again and again. It says so rather than that it asks one at the moment, which a peer takes
-    // for a reason to ask again soon.
+    // A node that cannot reach the store asks one peer after another, so it is asking one at most times, too. A peer that is told
+    // `NoStore` asks elsewhere for a while; one that is told `Asks` would ask here again soon.
     if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
@@ -178,7 +179,7 @@ impl LeasedKey {
         if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }
-        // What this node has of a bucket may not be in these counters.
+        // The peer may have last heard of a bucket's counters before the store lent this node of it, so they may show too little.
         if !is_believed || self.view.has_account() && self.view.is_lent_any() {
             self.roll(now);
             return is_believed;

@@ -385,8 +385,8 @@ impl LeasedKey {
         // A call that gets no answer tells from when on the store may have been away: since that call was sent. An answer to another
         // call that came after that, also to one under limits that no longer apply, shows that it was there for longer.
         let since = self.view.clock().latest(self.or_last_answer(since));
-        // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
-        // since then, and was spent.
+        // A share of a bucket fills at this node's part of the rate. The store may have lent tokens before they trickle in. Whatever the
+        // rate brings until the last of them has come was lent already, be it spent or not, so the share begins to fill only then.
         let (clock, to_come) = (self.view.clock().latest(now), self.to_come(now));
         let comes = Some(clock + to_come).filter(|_| to_come > Micros::ZERO);
         let came = self.last_came().map(|came| came.min(clock)).filter(|_| !on(Mutant::ComesTwice));
@@ -401,8 +401,8 @@ impl LeasedKey {
         self.view.last_answered().map_or(at, |answered| at.max(answered))
     }
 
-    /// The acquire that was lost left then. A connection shows a loss late: other nodes may have known of it since, and owe for
-    /// shares of each window that has begun.
+    /// Records when the acquire that was lost was sent. A connection may show late that the store is away: other nodes may have known it
+    /// since then, and have spent shares of each window that has begun, which they owe.
     pub(super) fn note_unanswered(&mut self, sent: Instant) {
         let sent = self.view.clock().latest(self.or_last_answer(sent));
         self.outage.note_unanswered(Some(sent));
