@@ -340,7 +340,7 @@ else
     if words > 3 or first.kind ~= 'f' or not next_is_known then
       tokens = 0
     else
-      -- Two fifths are kept for who asks in that window.
+      -- Two fifths are kept for who asks in that window: as much as a node that is alone with a limit leaves.
       local fifth = math.floor(first.count / 5)
       local for_then = 2 * fifth + math.floor((2 * (first.count - 5 * fifth) + 4) / 5)
       tokens = math.max(first.count - for_then - first.prev, 0)

@@ -8,6 +8,10 @@ use super::limit::{Algorithm, Limit};
 use super::time::{Micros, StoredTime, Timestamp};
 use super::{gcra, window};
 
+/// So many fifths of a window are not lent before it begins: who asks in it finds as much as a node that is alone with a limit
+/// leaves to one that joins it. `lua/acquire.lua` has it, too.
+const KEPT_FIFTHS: u64 = 2;
+
 impl Counter {
     /// Rolls the counter to `now`: closes windows that are over, and limits times that are further ahead than
     /// allowed.
@@ -49,12 +53,12 @@ impl Counter {
     }
 
     /// Tokens that can be lent of the window after the one that ends at `end`. They are 0 unless that is the present
-    /// window of an aligned limit. Two fifths are kept for nodes that ask in that window.
+    /// window of an aligned limit. Some are kept for nodes that ask in that window.
     #[must_use]
     pub fn left_ahead(&self, limit: &Limit, end: Timestamp) -> u64 {
         let next_is_known = self.at == end && self.at.0.is_multiple_of(limit.period.0);
         let allowed = limit.algorithm == Algorithm::Fixed && next_is_known;
-        let most = limit.count - (2 * limit.count).div_ceil(5);
+        let most = limit.count - (KEPT_FIFTHS * limit.count).div_ceil(5);
         if allowed { most.saturating_sub(self.prev) } else { 0 }
     }
 

@@ -8,15 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::mutant::{Mutant, on};
-use super::share::SAFE_PPM;
+use super::share::{SAFE_PPM, WHOLE};
 use super::time::{Instant, Micros};
 use super::usage::PeerIndex;
 
 /// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally.
 const FOLLOWING: u64 = 950_000;
-
-/// One, in millionths.
-const WHOLE: u64 = 1_000_000;
 
 /// The fleet as one node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +216,9 @@ mod tests {
 
     const ROUND: Micros = Micros(200_000);
 
+    /// Parts of nothing would be safe, too, so all parts together are at least so many tenths of what may be admitted.
+    const USED_TENTHS: u64 = 9;
+
     fn name(text: &str) -> Arc<str> {
         text.into()
     }
@@ -315,7 +315,7 @@ mod tests {
                 let all = shares + part(beside_shares(count, own, shares)) * (u64::from(nodes) - cut);
                 let most = count * SAFE_PPM / WHOLE;
                 // Each part is rounded down.
-                let least = (most * 9 / 10).saturating_sub(nodes.into());
+                let least = (most * USED_TENTHS / 10).saturating_sub(nodes.into());
                 assert!((least..=most).contains(&all), "{cut} of {nodes}: {all} of {count}");
             }
         }

@@ -93,6 +93,11 @@ impl Segment {
         Self { left: tokens, spent: 0, starts, ends, windows }
     }
 
+    /// Whether the tokens were lent before their window began.
+    fn is_ahead(&self) -> bool {
+        !self.starts.is_at_once()
+    }
+
     /// Unspent tokens that may be spent at `now`.
     fn usable(&self, now: Instant) -> u64 {
         if self.starts.has_come(now) && !self.ends.has_come(now) { self.left } else { 0 }
@@ -107,7 +112,7 @@ impl Lease {
         }
         // A store whose clock was set back lends ahead of a window of which it has lent before the clock was set. The one may be
         // spent at once, and the other is charged to a window that has yet to begin.
-        let waits = |held: &Segment| held.starts == Due::AT_ONCE && segment.starts != Due::AT_ONCE;
+        let waits = |held: &Segment| !held.is_ahead() && segment.is_ahead();
         // What a call brought that was long under way ends early. It would take with it what others have brought.
         let is_apart = |held: &Segment| waits(held) || are_apart(held.ends, segment.ends);
         let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
@@ -131,7 +136,7 @@ impl Lease {
     pub fn note_clock(&mut self, rule: &Rule, clock: &StoreClock) {
         // Of several limits nothing is lent ahead.
         let [limit] = &rule.limits[..] else { return };
-        for segment in self.segments.iter_mut().filter(|segment| segment.starts != Due::AT_ONCE) {
+        for segment in self.segments.iter_mut().filter(|segment| segment.is_ahead()) {
             let Some(end) = segment.windows[0] else { continue };
             let begins = end.time() - limit.period;
             let (earliest, surely) = (clock.before(begins), Due::at(clock.surely_after(begins)));
@@ -158,6 +163,12 @@ impl Lease {
     #[must_use]
     pub fn until(&self) -> Due {
         self.until
+    }
+
+    /// Whether the store keeps an account for what is held of buckets, in which it awaits a report by [`until`](Self::until).
+    #[must_use]
+    pub fn has_account(&self) -> bool {
+        !self.until.is_never()
     }
 
     /// Whether some tokens may no longer be spent.
@@ -497,8 +508,8 @@ mod tests {
     fn what_is_void_has_no_account() {
         let (rule, mut lease) = (Rule::of("p", &[Limit::parse("10/1s").expect("a limit")]), Lease::default());
         lease.account(&rule, NOW, NOW, Timestamp(NOW.0));
-        assert_ne!(lease.until(), Due::NEVER);
-        assert_eq!((lease.void(), lease.until()), (0, Due::NEVER));
+        assert!(lease.has_account());
+        assert_eq!((lease.void(), lease.has_account()), (0, false));
     }
 
     #[test]

@@ -18,6 +18,13 @@ use super::time::{Micros, StoredTime, Timestamp};
 /// in an outage than need be.
 pub(super) const SAFE_PPM: u64 = 950_000;
 
+/// All of a limit, in the millionths in which parts of it are counted.
+pub(super) const WHOLE: u64 = 1_000_000;
+
+/// The share of a sliding window is released in so many slices. In one it would be free as a whole while the window before still weighs;
+/// in more, a slice of a small limit would be less than a token.
+const SLIDING_SLICES: u64 = 4;
+
 /// Longest slice of a window's share.
 const SLICE: u64 = 60_000_000;
 
@@ -230,7 +237,7 @@ impl FallbackBudget {
         let ([limit], [budget]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
         let missing = u128::from(budget.filling(now).min(gcra::depth(limit)).0) * u128::from(budget.ppm);
         let tokens = missing * u128::from(limit.burst);
-        let tokens = tokens.div_ceil(u128::from(gcra::depth(limit).0.max(1)) * 1_000_000);
+        let tokens = tokens.div_ceil(u128::from(gcra::depth(limit).0.max(1)) * u128::from(WHOLE));
         u64::try_from(tokens).unwrap_or(u64::MAX).min(budget.spent.saturating_sub(budget.paid))
     }
 
@@ -465,7 +472,7 @@ impl Budget {
     fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp, (own, all): (u64, Option<Counter>)) -> u64 {
         if limit.algorithm == Algorithm::Gcra {
             let room = (now + gcra::depth(limit)).since(self.arrival(limit, since, now));
-            let part = u128::from(room.0) * u128::from(self.ppm) / 1_000_000;
+            let part = u128::from(room.0) * u128::from(self.ppm) / u128::from(WHOLE);
             return gcra::tokens_in(limit, Micros(part as u64)); // not more than `room`
         }
         if let Some(counter) = self.counted(limit, all) {
@@ -574,7 +581,7 @@ impl Budget {
 
     /// This node's part of a window's tokens.
     fn share(&self, limit: &Limit) -> u64 {
-        let share = u128::from(limit.count) * u128::from(self.ppm) / 1_000_000;
+        let share = u128::from(limit.count) * u128::from(self.ppm) / u128::from(WHOLE);
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
@@ -619,7 +626,7 @@ impl Budget {
 
     /// The emission interval of `cost` tokens at the share's rate, rounded up.
     fn interval(&self, limit: &Limit, cost: u64) -> Micros {
-        let whole = u128::from(gcra::cost(limit, cost).0) * 1_000_000;
+        let whole = u128::from(gcra::cost(limit, cost).0) * u128::from(WHOLE);
         Micros(u64::try_from(whole.div_ceil(u128::from(self.ppm.max(1)))).unwrap_or(u64::MAX))
     }
 }
@@ -647,7 +654,8 @@ pub(super) fn is_counted(limit: &Limit) -> bool {
 /// The length of a slice: a share is released by whole windows, of long windows by the minute, and of sliding ones by
 /// the quarter.
 fn slice(limit: &Limit) -> u64 {
-    let longest = if limit.algorithm == Algorithm::Sliding { limit.period.0.div_ceil(4) } else { limit.period.0 };
+    let is_sliding = limit.algorithm == Algorithm::Sliding;
+    let longest = if is_sliding { limit.period.0.div_ceil(SLIDING_SLICES) } else { limit.period.0 };
     longest.clamp(1, SLICE)
 }
 

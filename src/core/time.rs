@@ -5,6 +5,8 @@
 //! All are whole microseconds, so decisions are integer arithmetic. Nothing here reads a clock:
 //! `crate::clock` does, and passes values down.
 
+use std::cmp::Ordering;
+use std::fmt;
 use std::num::NonZero;
 use std::ops::{Add, Sub};
 
@@ -76,48 +78,91 @@ impl Instant {
     pub const fn since(self, earlier: Self) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
+
+    /// How much of the clock is left from this point on.
+    const fn left(self) -> u64 {
+        u64::MAX - self.0
+    }
 }
 
-/// When something is to be done: at a time of this node's clock, at once, or never. It is no larger than an
-/// [`Instant`], because a key has many of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Due(Instant);
+/// When something is to be done: at a time of this node's clock, at once, or never. Never is later than every time.
+///
+/// It is no larger than an [`Instant`], because a key has many of them. So it does not hold the time, but how much of the clock is
+/// left from then on, which is more than nothing: what is `None` takes no room of its own. And because `None` has nothing left,
+/// whether a time has come is one comparison of two numbers, for never as well.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Due(Option<NonZero<u64>>);
 
 impl Due {
     /// Due at any time.
-    pub const AT_ONCE: Self = Self(Instant(0));
+    pub const AT_ONCE: Self = Self::at(Instant(0));
 
     /// Nothing is to be done.
-    pub const NEVER: Self = Self(Instant(u64::MAX));
+    pub const NEVER: Self = Self(None);
 
-    /// Due from `at` on.
+    /// Due from `at` on. A clock that has come to its end does nothing any more.
     #[must_use]
     pub const fn at(at: Instant) -> Self {
-        Self(at)
+        Self(NonZero::new(at.left()))
+    }
+
+    /// Whether nothing is to be done.
+    #[must_use]
+    pub const fn is_never(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether it is due at any time.
+    #[must_use]
+    pub fn is_at_once(self) -> bool {
+        self == Self::AT_ONCE
     }
 
     /// Whether its time has come.
     #[must_use]
     pub fn has_come(self, now: Instant) -> bool {
-        now >= self.0
+        now.left() <= self.left()
     }
 
     /// How long it is until then; zero when its time has come.
     #[must_use]
-    pub const fn after(self, now: Instant) -> Micros {
-        self.0.since(now)
+    pub fn after(self, now: Instant) -> Micros {
+        Micros(now.left().saturating_sub(self.left()))
     }
 
     /// The earlier of it and a time.
     #[must_use]
     pub fn or(self, at: Instant) -> Self {
-        Self(self.0.min(at))
+        self.min(Self::at(at))
     }
 
     /// The time; `None` for never.
     #[must_use]
     pub fn time(self) -> Option<Instant> {
-        Some(self.0).filter(|_| self != Self::NEVER)
+        self.0.map(|left| Instant(u64::MAX - left.get()))
+    }
+
+    /// How much of the clock is left from its time on.
+    fn left(self) -> u64 {
+        self.0.map_or(0, NonZero::get)
+    }
+}
+
+impl fmt::Debug for Due {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Due").field(&self.time()).finish()
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.left().cmp(&self.left())
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -204,5 +249,30 @@ impl Add for Micros {
     type Output = Self;
     fn add(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_in_the_order_of_time_and_never_is_last() {
+        let [soon, late] = [Due::at(Instant(5)), Due::at(Instant(6))];
+        assert!(Due::AT_ONCE < soon && soon < late && late < Due::NEVER);
+        assert_eq!((soon.min(late), soon.max(Due::NEVER)), (soon, Due::NEVER));
+        assert_eq!((Due::NEVER.or(Instant(5)), late.or(Instant(5)), soon.or(Instant(6))), (soon, soon, soon));
+        assert_eq!([Due::AT_ONCE.time(), late.time(), Due::NEVER.time()], [Some(Instant(0)), Some(Instant(6)), None]);
+    }
+
+    #[test]
+    fn a_time_comes_and_never_does_not() {
+        let due = Due::at(Instant(5));
+        assert_eq!([4, 5, 6].map(|now| due.has_come(Instant(now))), [false, true, true]);
+        assert_eq!([0, 5, 9].map(|now| due.after(Instant(now))), [Micros(5), Micros(0), Micros(0)]);
+        assert!(Due::AT_ONCE.has_come(Instant(0)) && !Due::NEVER.has_come(Instant(u64::MAX - 1)));
+        assert_eq!(due - Micros(9), Due::AT_ONCE);
+        assert!((Due::NEVER - Micros(9)).is_never() && !due.is_never());
+        assert_eq!(size_of::<Due>(), size_of::<Instant>());
     }
 }

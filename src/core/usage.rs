@@ -21,6 +21,10 @@ const MOST_ORIGINS: usize = 4_096;
 /// An open window is reported in at most so many steps of time.
 const STEPS: u64 = 6;
 
+/// A peer is believed that so many times a limit were taken back in a window: clients may take tokens and give them back again and again.
+/// Where more is reported, more counts as admitted than was, so that no more is admitted for it.
+const REFUNDED_TIMES: u64 = 2;
+
 /// How often the final count of a window is reported, so that a peer that missed one report gets the next.
 const FINALS: u8 = 3;
 
@@ -209,7 +213,7 @@ impl History {
 
     /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that.
     pub(super) fn merge(&mut self, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64) {
-        let refunded = count.refunded.min(capacity.saturating_mul(2));
+        let refunded = count.refunded.min(capacity.saturating_mul(REFUNDED_TIMES));
         // Refunded tokens can be admitted again, so only the net count is bounded.
         let count = Count { admitted: count.admitted.min(capacity.saturating_add(refunded)), refunded };
         if let Some(window) = self.enter(at) {

@@ -20,7 +20,7 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::permits::{Permits, View};
 use crate::core::request::{KeyInfo, Outcome, Request};
 use crate::core::rule::{OnStoreLoss, Rule};
-use crate::core::share::share_ppm;
+use crate::core::share::{WHOLE, share_ppm};
 use crate::core::time::{Due, Instant, Micros};
 
 mod renewal;
@@ -248,7 +248,7 @@ impl ConcurrentKey {
     /// This node's part of the limit while the store is away.
     fn share(&self, cx: &Context) -> u64 {
         let nodes = cx.fleet.map_or(self.nodes, |fleet| fleet.largest.max(self.nodes));
-        let share = u128::from(self.limit().count) * u128::from(share_ppm(nodes)) / 1_000_000;
+        let share = u128::from(self.limit().count) * u128::from(share_ppm(nodes)) / u128::from(WHOLE);
         share as u64 // at most the count
     }
 

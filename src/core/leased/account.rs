@@ -14,10 +14,14 @@ use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 
 /// A return that this node sends now may arrive at the store this much later.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
+
+/// A refund is kept here only while a bucket owes so many times as much, because other nodes may be refunded a part of their spending
+/// meanwhile.
+const OWED_TIMES: u64 = 2;
 
 /// A refund that could be kept here for no longer than this goes to the store at once.
 const LEAST_KEPT: Micros = Micros(20_000);
@@ -132,7 +136,7 @@ impl LeasedKey {
         let rule = self.view.rule().clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
         let is_idle = self.line.is_empty() && !self.calls.is_acquiring() && !self.has_account_under_way();
-        let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().until() != Due::NEVER;
+        let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().has_account();
         let is_settled = is_idle && !self.calls.has_doubtful() && !self.has_unreported();
         if !is_settled || !has_account || self.view.answered().is_none() || self.is_away(now) {
             return false;
@@ -145,8 +149,8 @@ impl LeasedKey {
         if counter.at > self.view.clock().earliest(now) + limit.depth() {
             return false;
         }
-        // Twice as much, because other nodes may be refunded a part of their spending meanwhile.
-        let owed = counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(2)));
+        let owed =
+            counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(OWED_TIMES)));
         let until = self.view.clock().before(filled.map_or(owed, |filled| owed.min(filled.time())));
         if self.holdings.lease().until().or(until).has_come(now + LEAST_KEPT) {
             return false;
@@ -210,8 +214,9 @@ const FILLS_LATER: Micros = Micros(10_000);
 
 /// What is set aside for this node.
 impl LeasedKey {
-    /// What an acquire that is sent now says of what is set aside for this node; of this window, and of whichever it may be
-    /// executed in, nothing may be spent any more. While the store is away, it only looks whether that answers.
+    /// What an acquire that is sent now says of the tokens that the store sets aside for this node. The acquire frees them for others in the
+    /// window in which it is executed, so this node may not spend them any more in this window, nor in any other in which that may be. While
+    /// the store is away, the acquire frees nothing and only shows whether the store answers.
     pub(super) fn claim(&mut self, now: Instant, order: &Acquire) -> Option<Claim> {
         if !self.view.rule().is_entitled() {
             return None;
@@ -276,7 +281,8 @@ impl LeasedKey {
 
     /// The store has answered an acquire with that claim, which was first sent then.
     pub(super) fn note_claimed(&mut self, sent: Instant, claim: &Claim, window: Window, grant: &Grant) {
-        // What a call that came too late, or is answered once more, says of it is as of an earlier call.
+        // A call that frees nothing at the time at which it is executed, as it came too late, is answered with what was set aside as of an
+        // earlier call.
         if !claim.frees.at(grant.now) {
             return;
         }
@@ -337,7 +343,7 @@ impl LeasedKey {
         if nodes > 1 {
             return smallest.div_ceil(nodes);
         }
-        // A bucket also lends what comes soon.
+        // Of a bucket, a node that is alone is also lent tokens that trickle in soon.
         let coming = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { gcra::coming(limit) } else { 0 };
         let coming = self.view.rule().limits.iter().map(coming).min().unwrap_or(0);
         (smallest * ALONE_TENTHS).div_ceil(10).max(coming.min(smallest))

@@ -1,21 +1,22 @@
-//! What a key does. All calls, asks and replies of a leased key are sent from this file, and from no other:
-//! `docs/internals/architecture.md` lists which of its functions are called from where.
+//! What a key does. All calls, asks and replies of a leased key are sent by [`advance`], and by nothing else.
 //!
-//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`), or its
-//! timer. Each then calls [`advance`], which looks only at the state of the key and does all that is due, always in
-//! the same order: it drops what has ended, answers those who can be answered, and asks for what is missing in one
-//! call. So no input needs to know what may follow from it. A check that is decided from memory, and leaves the lease
-//! above its low-water mark, needs no `advance`.
+//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`) or of a peer
+//! (`lending.rs`), its timer, or its end (`keeping.rs`). Each then calls [`advance`], which looks at the state of the key, and at
+//! the one [`Wish`] that the state does not show. It does all that is due, always in the same order: it drops what has ended,
+//! answers those who can be answered, and asks for what is missing in one call. So no input needs to know what may follow from
+//! it. What has to leave before an input changes the key is a wish, too. A check that is decided from memory, and leaves the
+//! lease above its low-water mark, needs only what has ended to be dropped.
 //!
 //! One acquire per key is under way at a time. It asks for what waiters need and for what the tuner wants. Checks
 //! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
 use super::calls::Asking;
-use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
+use super::intent::{Intent, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
 use super::loans::{ANSWERS, ASKED_FOR, lend};
-use super::timers::{has_to_tell, keep_until, remaining};
+use super::timers::remaining;
+use super::wish::Wish;
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
@@ -28,7 +29,7 @@ use crate::core::lease::Unspent;
 use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Instant, Micros};
 use crate::core::usage::PeerIndex;
 
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
@@ -39,18 +40,45 @@ const UNCONFIRMED_PART: u64 = 32;
 /// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
 const PATIENCE_PART: u64 = 2;
 
-/// Does what is due for a key in its present state. `wish` is what its state does not show.
-pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish) {
+/// Grants what an input wishes, and does all that follows.
+///
+/// It is inlined because most callers name their wish in their text: a check that is decided from memory then goes straight to
+/// [`drop_ended`], without a choice among the wishes. Where that was left to the compiler, it was not.
+#[inline(always)]
+pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish<'_>) {
+    match wish {
+        Wish::DropEnded => drop_ended(key, cx, now),
+        Wish::LeaveLimits => leave_limits(key, cx, now),
+        Wish::ReturnGrant(call, grant) => give_back_grant(key, cx, now, call, grant),
+        Wish::ReturnAll => {
+            give_back(key, cx, now, u64::MAX);
+            report_spent(key, cx, now);
+        }
+        Wish::ReturnUnclaimed => give_unclaimed(key, cx, now),
+        Wish::Report => report_spent(key, cx, now),
+        Wish::Leave => give_all_back(key, cx, now),
+        Wish::MakeRoom => part_with(key, cx, now),
+        Wish::TryPeer(cost) => try_peer(key, cx, now, cost),
+        Wish::Serve(tokens, loan) => {
+            serve_from_loan(key, cx, now, tokens, loan);
+            follow(key, cx, now, &Wish::Nothing);
+        }
+        Wish::Nothing | Wish::Tokens | Wish::Again | Wish::TurnAway | Wish::Look => follow(key, cx, now, &wish),
+    }
+}
+
+/// Does what is due for a key in its present state, which an input has just changed.
+fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) {
     key.calls.send_lost(cx, now);
     drop_ended(key, cx, now);
     hand_back_unspent(key, cx, now);
     answer_errands(key, cx, now);
-    if wish == Wish::TurnAway {
+    if matches!(wish, Wish::TurnAway) {
         turn_line_away(key, cx, now);
     }
     give_up_late_ask(key, cx, now);
     serve_line(key, cx, now);
-    if wish == Wish::Look {
+    if matches!(wish, Wish::Look) {
         run_out(key, cx, now);
         answer_in_time(key, cx, now);
     }
@@ -72,7 +100,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
         }
         Intent::GiveBack(tokens) => {
             give_back(key, cx, now, tokens);
-            // Who gives back all that it has does not use the key, and what is set aside for it others may lack.
+            // A node that returns all it holds does not use the key. Other nodes may lack what the store has set aside for it.
             if key.holdings.lease().held() == 0 {
                 renounce(key, cx, now);
             }
@@ -83,24 +111,10 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
     key.pacing.drop_plan(now);
 }
 
-/// Does what is due by the clock. False when the key can be forgotten.
-pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> bool {
-    let was_away = key.outage.phase().is_away();
-    advance(key, cx, now, Wish::Look);
-    cx.note_degraded(was_away, key.outage.phase().is_away());
-    is_of_use(key, now)
-}
-
-/// Whether something would be lost by forgetting the key.
-fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
-    let is_busy = !key.is_quiet() || has_to_tell(key, now) || key.holdings.lease().held() > 0;
-    is_busy || now < keep_until(key, now) || key.is_indebted(now) || key.is_entitled(now)
-}
-
 // What has ended.
 
 /// Drops what has ended, and brings what is known to `now`.
-pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.roll(now);
     // The store has charged all that this node did not account for in time, including tokens that were not spent. It
     // is told which those are.
@@ -153,12 +167,10 @@ fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// they were answered otherwise, their tokens are left here unclaimed. After a while they are returned: spending them
 /// later than they were charged could admit more than the burst.
 fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if key.holdings.unclaimed_until() == Due::NEVER {
-        return;
-    }
+    let Some(until) = key.holdings.unclaimed_until() else { return };
     if key.charged_and_held() == 0 {
-        key.holdings.keep_unclaimed(Due::NEVER);
-    } else if key.holdings.unclaimed_until().has_come(now) {
+        key.holdings.keep_unclaimed(None);
+    } else if until <= now {
         give_unclaimed(key, cx, now);
     }
 }
@@ -204,7 +216,7 @@ fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             // The store was asked for this cost and had less, or has said since that it has less.
             key.deny_in_line(now, waiter.cost)
         } else {
-            turn_away(key, cx, now, waiter.cost)
+            key.answer_unasked(now, waiter.cost, cx)
         };
         answer_first(key, cx, now, decision);
     }
@@ -217,15 +229,9 @@ fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             answer_first_peer(key, cx, Err(Refusal::Busy));
             continue;
         }
-        let decision = turn_away(key, cx, now, waiter.cost);
+        let decision = key.answer_unasked(now, waiter.cost, cx);
         answer_first(key, cx, now, decision);
     }
-}
-
-/// The answer to a check for which the store has no time. The first check of a bucket passes.
-pub(super) fn turn_away(key: &mut LeasedKey, cx: &Context, now: Instant, cost: u64) -> Decision {
-    let decision = key.let_first_pass(now, cost, cx.settings.timeout, cx.fleet);
-    decision.unwrap_or_else(|| key.turn_away(now, cost, cx.queue()))
 }
 
 /// Answers the first in line.
@@ -249,9 +255,9 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: PeerIndex) {
     send_ask(key, cx, now, peer, [wanted, least], patience, true);
 }
 
-/// Asks a peer that has had no store, beside a check of this cost that nobody waits for any more. What it lends pays for what the
-/// share has admitted.
-pub(super) fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
+/// Asks a peer that last said that it cannot reach the store, in case it can by now. The share has answered the check of this cost
+/// already, so nobody waits: what the peer lends pays for what the share has admitted.
+fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     if let Some(peer) = whom_to_try(key, cx, now) {
         let patience = Micros(cx.settings.timeout.0 / PATIENCE_PART);
         send_ask(key, cx, now, peer, [0, cost], patience, false);
@@ -270,9 +276,9 @@ fn send_ask(
 ) {
     let rule = key.view.rule().clone();
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
-    // would else stay above its limit by that for as long as the store is away.
-    // What is set aside of a window the store does not lend until it is paid.
+    // What this node's share has admitted is a debt to the limit, which it pays from loans of peers as it does from grants of the store.
+    // A bucket that never fills up would else stay above its limit by the debt for as long as the store is away. Where tokens of a
+    // window are set aside, the store lends nobody those of this node before the debt is paid, so peers cannot lend them either.
     let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.is_entitled_window();
     let owed = if is_unpaid { key.debt(now).saturating_add(key.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
@@ -301,9 +307,9 @@ fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
     cx.answer(waiter.ticket, answer);
 }
 
-/// Admits those in line, from its head, with what a peer has lent; how much of it they took. Where it has lent less than
-/// was `wanted`, those for whom it was asked are denied, as far as that shows that there is no more.
-pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) -> u64 {
+/// Admits those in line, from its head, with what a peer has lent. Where the peer has lent less than was wanted, it shows that there
+/// is no more for some of those for whom it was asked: they are denied.
+fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) {
     let mut left = tokens;
     while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
         left -= waiter.cost;
@@ -312,8 +318,10 @@ pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instan
         let decision = if loan.aside { key.beside_aside(now, left, decision) } else { decision };
         answer_first(key, cx, now, decision);
     }
+    // What they do not take is lost, because the peer has spent it.
+    cx.policy_stats(key.policy()).expired += left;
     if loan.aside {
-        return tokens - left;
+        return;
     }
     // The peer had less than the first of them wants. For the others it may have enough.
     let mut is_refused = loan.tokens == 0 && key.is_away(now);
@@ -327,7 +335,6 @@ pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instan
         let retry_after = decision.retry_after.map(|wait| wait.max(loan.wait));
         answer_first(key, cx, now, Decision { remaining, retry_after, ..decision });
     }
-    tokens - left
 }
 
 /// Answers those whose errands have ended. The answer to an errand counts tokens that an earlier acquire was lent, of which
@@ -431,7 +438,8 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         if claim.is_none_or(|claim| claim.is_probe()) && !window.is_next() && key.owes(now) {
             return acquire(key, cx, now);
         }
-        // Time has passed, so what is said of what is set aside is said anew.
+        // A claim to what the store sets aside for this node says what the node has used until the call is sent. The call is sent
+        // again later, so such a claim is made anew; one that wishes for nothing says nothing of that, and stays.
         let claim = claim.filter(|claim| claim.wishes == 0 && !claim.is_probe());
         let order = Acquire { need, want, least, window, claim, ..key.order(now) };
         send_acquire(key, cx, now, order);
@@ -464,8 +472,8 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     Acquire { need, want: want.max(least), least, ..key.order(now) }
 }
 
-/// What this node holds of the window in which a call may arrive that leaves now. Where the next window may have begun by
-/// then, that is what it was lent ahead of it, too: it would get its part of that window twice.
+/// What this node holds of the window in which a call that leaves now may arrive. If the next window may have begun by then,
+/// tokens that were lent ahead of it count: otherwise this node would be lent its part of that window twice.
 fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
     let lease = key.holdings.lease();
     if lease.starts(now).is_some() && remaining(key, now) <= key.view.trip() { lease.held() } else { 0 }
@@ -474,7 +482,8 @@ fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
 /// Most tokens that this node leases of the key.
 fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
     let ceiling = ceiling(key, cx, now);
-    // Where all tokens came from peers so far, much may be wanted of a key of which the store has said nothing yet.
+    // The store says with each grant whether replicas have confirmed it. Where all tokens of this key came from peers so far, it has said
+    // nothing about the key, and its grants of other keys decide.
     if key.view.confirmed().unwrap_or_else(|| cx.is_confirmed(now)) {
         ceiling
     } else {
@@ -525,7 +534,7 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
 // Returning tokens.
 
 /// Returns up to `amount` unspent tokens. They leave the lease before the call is sent.
-pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
+fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
         let Some(unspent) = key.holdings.take(now, due) else { break };
@@ -543,8 +552,8 @@ fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 /// Returns tokens that the store has charged for waiters who did not take them.
-pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    key.holdings.keep_unclaimed(Due::NEVER);
+fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    key.holdings.keep_unclaimed(None);
     // What an acquire under way adds to the account is not known yet.
     let is_settled = key.line.is_empty() && !key.calls.is_acquiring();
     let charged = if is_settled { key.charged_and_held() } else { 0 };
@@ -559,7 +568,7 @@ fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
 }
 
 /// Reports what was spent of a bucket, if the store has not heard of it.
-pub(super) fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.has_unreported() {
         report(key, cx, now, Voided::default());
     }
@@ -584,7 +593,7 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspe
 }
 
 /// Returns what was lent under limits that no longer apply, in terms of those limits.
-pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
+fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
     let windows = std::array::from_fn(|index| {
         let limit = call.rule.limits.get(index).filter(|limit| limit.algorithm != Algorithm::Gcra);
         limit.and_then(|_| grant.counters[index].at.stored())
@@ -597,7 +606,7 @@ pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instan
 
 /// Prepares for other limits. Nothing that is held may be spent under them: the store is told what was spent, and
 /// gets the rest back, together with what an acquire under way is lent.
-pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {
         Some(acquire) => key.void_order(&acquire.call),
@@ -611,7 +620,7 @@ pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
 }
 
 /// The node leaves, so it returns everything.
-pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     drop_ended(key, cx, now);
     // The store would count what an acquire under way lends of a bucket as spent. So all of it is returned when the
     // answer comes.
@@ -623,16 +632,8 @@ pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now:
 }
 
 /// The key is about to be forgotten: returns what it holds, and reports what was spent.
-pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     give_back(key, cx, now, u64::MAX);
     give_back_ahead(key, cx, now);
     report_spent(key, cx, now);
-    key.calls.forget_errands();
-}
-
-/// The key was forgotten; what it held is lost until it lapses.
-pub(in crate::core) fn note_forgotten(key: &LeasedKey, cx: &mut Context) {
-    cx.policy_stats(key.policy()).expired += key.all_held();
-    cx.stats.evicted += 1;
-    cx.note_degraded(key.outage.phase().is_away(), false);
 }

@@ -44,12 +44,12 @@ impl LeasedKey {
         Some(self.decide_offline(now, cost, fleet)).filter(|decision| decision.verdict == Verdict::Allow)
     }
 
-    /// The answer to a check that is admitted with what a peer lent of what is set aside for it, and of which so much is left. Without the store
-    /// nobody knows what all have used of the window, but that it is not empty.
+    /// The answer to a check that is admitted with a loan of tokens that are set aside for the peer, of which so many are left. Without the
+    /// store nobody knows how much all nodes have used of the window. But it is not empty, so it is whole again only when it has ended.
     pub(super) fn beside_aside(&self, now: Instant, left: u64, decision: Decision) -> Decision {
         let (limit, clock) = (&self.view.rule().limits[0], self.view.clock());
         let end = window_end(limit, clock.latest(now));
-        // A sliding window weighs in the one after it.
+        // What was admitted in a sliding window counts until the window after it has ended.
         let whole = if self.view.rule().is_entitled_sliding() { end + limit.period } else { end };
         let reset_at = decision.reset_at.max(whole);
         let reset_after = reset_at.since(clock.earliest(now));
@@ -67,7 +67,7 @@ impl LeasedKey {
             parts[0] = part_of_window(limit, self.outage.entitlement().believed(clock));
         }
         let is_barred = self.is_between_windows(now, clock) || parts[0] == 0;
-        // Nothing is spent by that: the window at hand is entered.
+        // A cost of nothing spends nothing, but the book goes on to the window that is open now.
         book.spend(&rule, &parts, clock, 0, &counted.lent());
         let left = if is_barred { 0 } else { book.left(&rule, clock, &counted.lent()) };
         let left = left.min(self.released(&book, now).unwrap_or(u64::MAX));

@@ -3,7 +3,7 @@
 use crate::core::lease::{Lease, Segment, Unspent};
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Due, Instant, StoredTime, Timestamp};
+use crate::core::time::{Instant, StoredTime, Timestamp};
 
 /// What this node was lent and has not spent.
 #[derive(Debug)]
@@ -30,8 +30,9 @@ struct UnspentTokens(Option<Box<Waiting>>);
 #[derive(Debug)]
 struct Waiting {
     list: Vec<Unspent>,
-    /// When tokens of the lease are returned that the store has charged for a waiter who did not take them.
-    unclaimed_until: Due,
+    /// When tokens of the lease are returned that the store has charged for a waiter who did not take them; `None` where there are
+    /// none.
+    unclaimed_until: Option<Instant>,
 }
 
 impl UnspentTokens {
@@ -40,12 +41,12 @@ impl UnspentTokens {
     }
 
     fn waiting(&mut self) -> &mut Waiting {
-        self.0.get_or_insert_with(|| Box::new(Waiting { list: Vec::new(), unclaimed_until: Due::NEVER }))
+        self.0.get_or_insert_with(|| Box::new(Waiting { list: Vec::new(), unclaimed_until: None }))
     }
 
     /// Frees the memory when nothing is left to remember.
     fn close(&mut self) {
-        self.0.take_if(|waiting| waiting.list.is_empty() && waiting.unclaimed_until == Due::NEVER);
+        self.0.take_if(|waiting| waiting.list.is_empty() && waiting.unclaimed_until.is_none());
     }
 }
 
@@ -109,7 +110,7 @@ impl Holdings {
     /// Keeps refunded tokens of a bucket that the store has charged, at most until that time.
     pub(super) fn keep_refunded(&mut self, tokens: u64, until: Instant) {
         self.lease.put_back(tokens);
-        self.keep_unclaimed(self.unclaimed_until().or(until));
+        self.keep_unclaimed(Some(self.unclaimed_until().map_or(until, |kept| kept.min(until))));
     }
 
     /// Removes up to `tokens` of a present window, to be returned.
@@ -232,17 +233,17 @@ impl Holdings {
         self.spent_here = 0;
     }
 
-    /// When tokens are returned that the store has charged for a waiter who did not take them.
-    pub(super) fn unclaimed_until(&self) -> Due {
-        self.unspent.0.as_ref().map_or(Due::NEVER, |waiting| waiting.unclaimed_until)
+    /// When tokens are returned that the store has charged for a waiter who did not take them; `None`: it has charged none.
+    pub(super) fn unclaimed_until(&self) -> Option<Instant> {
+        self.unspent.0.as_ref()?.unclaimed_until
     }
 
-    /// Until then, other checks may spend tokens that their waiter did not take.
-    pub(super) fn keep_unclaimed(&mut self, until: Due) {
-        if until != Due::NEVER {
+    /// Until then, other checks may spend tokens that their waiter did not take; `None`: there are none.
+    pub(super) fn keep_unclaimed(&mut self, until: Option<Instant>) {
+        if until.is_some() {
             self.unspent.waiting().unclaimed_until = until;
         } else if let Some(waiting) = &mut self.unspent.0 {
-            waiting.unclaimed_until = Due::NEVER;
+            waiting.unclaimed_until = None;
             self.unspent.close();
         }
     }

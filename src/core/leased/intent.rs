@@ -8,6 +8,7 @@ use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
 use super::phase::Phase;
 use super::timers::{SILENCE, closes, keep_until, remaining};
+use super::wish::Wish;
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Window};
 use crate::core::context::Context;
@@ -63,23 +64,6 @@ const MOST_ASKS_ASIDE: u8 = 2;
 /// that others lease for themselves, and an owner that leased for all would take what they lack.
 const NODES_OF_ONE: u32 = 4;
 
-/// What an input asks for that the key's state does not show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Nothing.
-    Nothing,
-    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check is
-    /// about to come, or a peer has reported a loss.
-    Tokens,
-    /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id, or the acquire came
-    /// outside of its time.
-    Again,
-    /// To turn away all who wait in line, because the acquire was not sent: too many calls were waiting.
-    TurnAway,
-    /// To look at everything, because the timer is due.
-    Look,
-}
-
 /// What a key wants of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
@@ -100,8 +84,8 @@ pub(super) enum Intent {
 }
 
 /// What a key wants of the store in its present state, after all were answered who can be.
-pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) -> Intent {
-    if wish == Wish::Again {
+pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_>) -> Intent {
+    if matches!(wish, Wish::Again) {
         return Intent::AcquireAgain;
     }
     let is_acquiring = key.calls.is_acquiring();
@@ -112,10 +96,10 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
         return Intent::AcquireAhead(window);
     }
     let may_acquire = !is_acquiring || on(Mutant::TwoInFlight);
-    if may_acquire && (wish == Wish::Tokens || asks_for_line(key, now)) {
+    if may_acquire && (matches!(wish, Wish::Tokens) || asks_for_line(key, now)) {
         return Intent::Acquire;
     }
-    if wish != Wish::Look {
+    if !matches!(wish, Wish::Look) {
         return Intent::Wait;
     }
     // Others lack what is set aside for a node that no longer uses the key, so the store has to hear of that when it is back.

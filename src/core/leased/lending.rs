@@ -7,12 +7,12 @@
 
 use std::num::NonZeroU64;
 
-use super::advance::{advance, drop_ended, serve_from_loan};
+use super::advance::advance;
 use super::calls::Asking;
-use super::intent::Wish;
 use super::key::LeasedKey;
 use super::loans::{lend, lend_aside};
 use super::outcomes::{pay_credit, pay_debt, probe_pause};
+use super::wish::Wish;
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
 use crate::core::calls::{PeerAsks, Waiter};
 use crate::core::context::Context;
@@ -36,7 +36,8 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
         let lends = refusal == Refusal::NoStore && terms.aside;
         let loan = if lends { lend_aside(key, cx, now, terms.want, least.get()) } else { None };
         if loan.is_some() && key.outage.phase().asks_again(now) {
-            // A node that nobody else asks would else not find the store, nor know that it is away still.
+            // Where only peers ask for a key, no check of this node's own clients makes the call that finds the store back, or shows
+            // that it is still away.
             advance(key, cx, now, Wish::Tokens);
         }
         return AskOutcome::Answered(loan.ok_or(refusal));
@@ -68,8 +69,8 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     if cx.draining && !on(Mutant::LendsOnLeaving) {
         return Some(Refusal::Leaving);
     }
-    // A node without a store asks peers again and again. It says so rather than that it asks one at the moment, which a peer takes
-    // for a reason to ask again soon.
+    // A node that cannot reach the store asks one peer after another, so it is asking one at most times, too. A peer that is told
+    // `NoStore` asks elsewhere for a while; one that is told `Asks` would ask here again soon.
     if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
@@ -80,49 +81,54 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
 pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now: Instant, id: u64, answer: &Answer) {
     let Some(asking) = key.calls.end_ask(id) else { return };
     let was_away = key.outage.phase().is_away();
-    drop_ended(key, cx, now);
+    advance(key, cx, now, Wish::DropEnded);
     cx.owners.note_answer(asking.peer, now.since(asking.sent));
-    match answer {
+    let wish = match answer {
         Ok(loan) => {
             if loan.aside {
                 cx.owners.note_aside(now, asking.peer, loan.tokens);
             } else {
                 cx.owners.note_loan(now, asking.peer);
             }
-            take_loan(key, cx, now, &asking, loan);
+            take_loan(key, cx, now, &asking, loan)
         }
-        Err(refusal) => cx.owners.note_refusal(now, asking.peer, asking.ask.terms.rule, *refusal),
-    }
-    advance(key, cx, now, Wish::Nothing);
+        Err(refusal) => {
+            cx.owners.note_refusal(now, asking.peer, asking.ask.terms.rule, *refusal);
+            Wish::Nothing
+        }
+    };
+    advance(key, cx, now, wish);
     cx.note_degraded(was_away, key.outage.phase().is_away());
 }
 
 /// Takes what a peer lends on, for those in line. What they do not take is lost, as the peer has spent it: so others can be lent
 /// less of a window. It is not kept here, because a bucket's token would be spent at another time than it was charged.
-fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Asking, loan: &Loan) {
+fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Asking, loan: &'a Loan) -> Wish<'a> {
     let is_over = loan.lasts.is_some_and(|lasts| asking.sent + lasts.rounded_early() <= now);
     let is_void = asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
-    let (mut paid, mut taken) = (0, 0);
-    let is_unheeded = is_over && !loan.aside && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow);
-    if is_unheeded && !is_void {
-        // The loan was of a window that has ended since, and its counters say nothing of the next one.
-        key.line.forget_ask();
-    } else if !is_void {
-        if loan.aside {
-            key.learn_from_aside(now, asking, loan);
-        } else if key.learn_from_loan(now, asking.sent, loan) {
-            remember_denial(key, cx, now, loan);
-        }
-        if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().is_entitled_window() {
-            paid = pay_debt(key, cx, now, tokens);
-            paid += pay_credit(key, cx, tokens - paid);
-        }
-        taken = serve_from_loan(key, cx, now, tokens - paid, loan);
-    }
     let stats = cx.policy_stats(key.policy());
     stats.granted += loan.tokens;
-    stats.expired += loan.tokens - paid - taken;
+    stats.expired += loan.tokens - tokens;
+    if is_void {
+        return Wish::Nothing;
+    }
+    if is_over && !loan.aside && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow) {
+        // The loan was of a window that has ended since, and its counters say nothing of the next one.
+        key.line.forget_ask();
+        return Wish::Nothing;
+    }
+    if loan.aside {
+        key.learn_from_aside(now, asking, loan);
+    } else if key.learn_from_loan(now, asking.sent, loan) {
+        remember_denial(key, cx, now, loan);
+    }
+    let mut paid = 0;
+    if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().is_entitled_window() {
+        paid = pay_debt(key, cx, now, tokens);
+        paid += pay_credit(key, cx, tokens - paid);
+    }
+    Wish::Serve(tokens - paid, loan)
 }
 
 /// A peer that lends less than was wanted is not asked again at once, nor is the store in the background. Where tokens trickle
@@ -173,7 +179,7 @@ impl LeasedKey {
         if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }
-        // What this node has of a bucket may not be in these counters.
+        // The peer may have last heard of a bucket's counters before the store lent this node of it, so they may show too little.
         if !is_believed || self.view.has_account() && self.view.is_lent_any() {
             self.roll(now);
             return is_believed;

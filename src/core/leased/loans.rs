@@ -9,7 +9,7 @@ use crate::core::context::Context;
 use crate::core::decision::{Source, Verdict};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Instant, Micros};
 
 /// Answers that may leave a waiter unsettled before it is denied.
 pub(super) const ANSWERS: u8 = 4;
@@ -18,7 +18,8 @@ pub(super) const ANSWERS: u8 = 4;
 /// came.
 pub(super) const ASKED_FOR: u8 = 2;
 
-/// A node of which nothing is set aside of a key is not asked for it again for so long: the store is away for all of it, or is back.
+/// A node for which nothing of a key is set aside can lend nothing of it until it reaches the store again. So peers do not ask it for the
+/// key for this long.
 const NOTHING_FOR: Micros = Micros(1_000_000);
 
 /// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What it is lent counts as
@@ -40,17 +41,18 @@ pub(super) fn lend(
         return Some(Err(Refusal::Busy));
     }
     let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
-    // A loan of a second that ends on its way admits nobody, and would be missing in the hour, too, as nobody gives it back.
+    // With several limits, say of a second and of an hour, a token is of a window of each. If the second ends while the loan is under
+    // way, the loan admits nobody; and the peer does not return it, so it would be missing from the hour, too.
     if usable > 0 && key.view.rule().limits.len() > 1 && until.has_come(peer.until) && !on(Mutant::LendsWhatLapses) {
         return Some(Err(Refusal::Busy));
     }
     if on(Mutant::LentOnNotSpent) && usable >= want {
-        return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+        return Some(Ok(loan(key, now, want, until.time(), Micros::ZERO)));
     }
     let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
         Some(decision) if decision.verdict == Verdict::Allow => {
             cx.policy_stats(key.policy()).spent += want;
-            return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+            return Some(Ok(loan(key, now, want, until.time(), Micros::ZERO)));
         }
         Some(decision) => decision,
         None if answers >= ANSWERS => key.deny_in_line(now, want),
@@ -68,29 +70,30 @@ pub(super) fn lend(
         key.note_spent(now, tokens);
         cx.policy_stats(key.policy()).spent += tokens;
     }
-    Some(Ok(loan(key, now, tokens, until, denial.retry_after.unwrap_or_default())))
+    Some(Ok(loan(key, now, tokens, until.time(), denial.retry_after.unwrap_or_default())))
 }
 
-/// Tokens of what is set aside for this node, which cannot reach the store, for a peer that wants so many and at least so many. `None`: it
-/// lends nothing of any key. What it lends it has spent as if it had admitted it.
+/// A loan for a peer that wants so many tokens and at least so many, of what the store has set aside for this node, which cannot reach
+/// it. The loan counts here as admitted. `None`: this node lends nothing of this key, nor has it lately had anything set aside of others.
 pub(super) fn lend_aside(key: &mut LeasedKey, cx: &mut Context, now: Instant, want: u64, least: u64) -> Option<Loan> {
     if !key.lends_aside(now) {
-        // Whoever says that it has no store is asked for no key.
-        let none = || Loan { lasts: Some(Micros::ZERO), aside: true, ..loan(key, now, 0, Due::NEVER, NOTHING_FOR) };
+        // A peer that is refused for want of a store asks this node for no key at all. This node may have something of other keys to
+        // lend, so its answer is an empty loan, which is about this key alone.
+        let none = || Loan { lasts: Some(Micros::ZERO), aside: true, ..loan(key, now, 0, None, NOTHING_FOR) };
         return cx.owners.had_own_aside(now).then(none);
     }
     cx.owners.note_own_aside(now);
     let (tokens, lasts, wait) = key.spend_for_peer(now, want, least);
-    Some(Loan { lasts: Some(lasts), aside: true, ..loan(key, now, tokens, Due::NEVER, wait) })
+    Some(Loan { lasts: Some(lasts), aside: true, ..loan(key, now, tokens, None, wait) })
 }
 
 /// Tokens that have been spent here for a peer, and what this node knows of the key.
-fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) -> Loan {
+fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Option<Instant>, wait: Micros) -> Loan {
     let mut counters = [Counter::default(); MAX_LIMITS];
     key.show(now, &mut counters);
     Loan {
         tokens,
-        lasts: until.time().map(|until| until.since(now)),
+        lasts: until.map(|until| until.since(now)),
         clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
         epoch: key.view.epoch(),
         counters,

@@ -1,9 +1,8 @@
 //! One key whose tokens are leased from the store.
 //!
-//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. All that leaves for the
-//! store, for peers and for those who wait leaves from its file; `docs/internals/architecture.md` lists which other functions
-//! of that are called from where. A request, an
-//! answer and a timer differ in what they change, but not in what is done afterwards. The [`glossary`](crate::glossary)
+//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. It alone sends calls to the
+//! store, asks of peers, and answers to those who wait: an input hands it a [`Wish`](wish::Wish). A request, an answer and a timer
+//! differ in what they change, but not in what is done afterwards. The [`glossary`](crate::glossary)
 //! has the words: lease, acquire, account, share, owner, loan, entitlement. Files import downwards only:
 //!
 //! | file | what |
@@ -11,7 +10,9 @@
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
 //! | `lending.rs` | what peers ask for, and what comes of an ask of a peer |
 //! | `outcomes.rs` | what an answer of the store, or its absence, changes |
+//! | `keeping.rs` | for how long the key is kept: its timer, the node that leaves, the key that makes room |
 //! | `advance.rs` | what the key does: the only file from which calls, asks and replies leave |
+//! | `wish.rs` | what an input wishes of it |
 //! | `intent.rs` | what it wants of the store, and why |
 //! | `timers.rs` | when it must be looked at again |
 //! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |
@@ -47,6 +48,7 @@ mod demand;
 mod entitlement;
 mod holdings;
 mod intent;
+mod keeping;
 mod key;
 mod lending;
 mod loans;
@@ -59,9 +61,10 @@ mod phase;
 mod requests;
 mod store_view;
 mod timers;
+mod wish;
 
-pub(super) use advance::{give_all_back, handle_timer, note_forgotten, part_with};
 pub(super) use intent::owner;
+pub(super) use keeping::{give_all_back, handle_timer, note_forgotten, part_with};
 pub(super) use key::LeasedKey;
 pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;

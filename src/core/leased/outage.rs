@@ -8,6 +8,7 @@ use super::peers::{DOUBTED, has_windows};
 use super::phase::{Credit, GRACE, Phase};
 use crate::core::answer::Resolution;
 use crate::core::call::{Call, Counter, Grant, Op};
+use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::entitled::{released, released_at, window_end};
 use crate::core::fleet::FleetView;
@@ -15,7 +16,7 @@ use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::OnStoreLoss;
-use crate::core::share::{FallbackBudget, Lent, share_ppm};
+use crate::core::share::{FallbackBudget, Lent, WHOLE, share_ppm};
 use crate::core::time::{DRIFT_PART, Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::Usage;
 
@@ -346,11 +347,17 @@ impl LeasedKey {
         self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(most)))
     }
 
+    /// The answer to a check for which the store has no time. The first check of a bucket passes.
+    pub(super) fn answer_unasked(&mut self, now: Instant, cost: u64, cx: &Context) -> Decision {
+        let first = self.let_first_pass(now, cost, cx.settings.timeout, cx.fleet);
+        first.unwrap_or_else(|| self.turn_away(now, cost, cx.queue()))
+    }
+
     /// The store's first answer about a bucket is late. So that an unused key is not denied for that, its first check
     /// passes on credit, once; the next grant pays for it. The bound of a bucket has room for it: one token, and what
     /// comes during a round trip to the store, which all nodes share. A node that does not know yet how many nodes there are
     /// has no part of that: of a fleet that grows in an outage each newcomer would let a check pass.
-    pub(super) fn let_first_pass(
+    fn let_first_pass(
         &mut self,
         now: Instant,
         cost: u64,
@@ -375,14 +382,15 @@ impl LeasedKey {
 
     /// The store gave no answer, so from `since` on this key is on its own. See [`Phase::Lost`] for `noticed`.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
-        // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
+        // A call that gets no answer tells from when on the store may have been away: since that call was sent. An answer to another
+        // call that came after that, also to one under limits that no longer apply, shows that it was there for longer.
         let since = match self.view.last_answered().filter(|_| on(Mutant::LossDatedEarly)) {
             Some(answered) => answered,
             None => self.or_last_answer(since),
         };
         let since = self.view.clock().latest(since);
-        // What the store lent of a bucket before it comes takes the time in which a share would fill up. So does what has come
-        // since then, and was spent.
+        // A share of a bucket fills at this node's part of the rate. The store may have lent tokens before they trickle in. Whatever the
+        // rate brings until the last of them has come was lent already, be it spent or not, so the share begins to fill only then.
         let (clock, to_come) = (self.view.clock().latest(now), self.to_come(now));
         let comes = Some(clock + to_come).filter(|_| to_come > Micros::ZERO);
         let came = self.last_came().map(|came| came.min(clock)).filter(|_| !on(Mutant::ComesTwice));
@@ -397,8 +405,8 @@ impl LeasedKey {
         self.view.last_answered().map_or(at, |answered| at.max(answered))
     }
 
-    /// The acquire that was lost left then. A connection shows a loss late: other nodes may have known of it since, and owe for
-    /// shares of each window that has begun.
+    /// Records when the acquire that was lost was sent. A connection may show late that the store is away: other nodes may have known it
+    /// since then, and have spent shares of each window that has begun, which they owe.
     pub(super) fn note_unanswered(&mut self, sent: Instant) {
         let sent = self.view.clock().latest(self.or_last_answer(sent));
         self.outage.note_unanswered(Some(sent));
@@ -491,9 +499,9 @@ impl LeasedKey {
 
 /// So many tokens of a window in millionths of the limit: as much as gives just so many, or, of more than a million, not more.
 pub(super) fn part_of_window(limit: &Limit, tokens: u64) -> u64 {
-    let millionths = u128::from(tokens) * 1_000_000;
+    let millionths = u128::from(tokens) * u128::from(WHOLE);
     let count = u128::from(limit.count);
-    let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
+    let part = if limit.count <= WHOLE { millionths.div_ceil(count) } else { millionths / count };
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 

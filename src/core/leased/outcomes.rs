@@ -4,12 +4,12 @@
 //! to an acquire also brings tokens, and says when the store is worth asking again. Nothing is sent from here:
 //! `advance.rs` does what follows from what is now known.
 
-use super::advance::{advance, drop_ended, give_back_grant};
+use super::advance::advance;
 use super::entitlement::Entitlement;
-use super::intent::Wish;
 use super::key::LeasedKey;
 use super::phase::Phase;
 use super::timers::longest_spent;
+use super::wish::Wish;
 use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, OPEN, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
 use crate::core::context::Context;
@@ -18,7 +18,7 @@ use crate::core::lease::Segment;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// Pauses are longer by up to this fraction, at random, so that nodes that were answered at the same time do not ask
 /// at the same time.
@@ -90,14 +90,14 @@ const WINDOW_PARTS: (u64, u64) = (16, 4);
 /// What an answer leads to.
 struct News {
     /// What the key asks for because of it.
-    wish: Wish,
+    wish: Wish<'static>,
     /// Peers must hear of something.
     for_peers: bool,
 }
 
 impl News {
     /// Nothing that peers need to hear of.
-    fn of(wish: Wish) -> Self {
+    fn of(wish: Wish<'static>) -> Self {
         Self { wish, for_peers: false }
     }
 }
@@ -123,7 +123,7 @@ pub(in crate::core) fn handle_outcome(
     if let Ok(grant) = &outcome {
         cx.note_confirmed(now, grant.confirmed);
     }
-    drop_ended(key, cx, now);
+    advance(key, cx, now, Wish::DropEnded);
     let news = match &call.op {
         Op::Acquire(order) => take_acquired(key, cx, now, call, order, outcome),
         _ => take_errand(key, cx, now, call, outcome),
@@ -260,7 +260,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // Tokens that were charged at once and that nobody claims are returned. Only if the answer was late are they kept
     // for the next checks, until a second after the call was sent: otherwise a slow store would never serve anybody.
     let is_slow = now.since(sent) >= cx.settings.timeout;
-    key.holdings.keep_unclaimed(Due::at(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
+    key.holdings.keep_unclaimed(Some(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
@@ -270,7 +270,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
 
 /// The store has not executed the acquire, because that came outside of its time: it was under way for too long, or this
 /// node knows too little of the store's clock, which the answer shows. What is still wanted is asked for anew.
-fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish {
+fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish<'static> {
     let clock = StoreClock::new(call.sent_at, now, grant.now);
     cx.note_trip(clock.trip());
     cx.note_clock(clock);
@@ -286,14 +286,14 @@ fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, gra
 
 /// Drops a grant that was made under limits that no longer apply, or by a store that has lost or reset the key since:
 /// nobody may spend it, and callers in line ask again. Tokens of former limits go back under those limits.
-fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish {
+fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish<'static> {
     key.outage.enter(Phase::Connected);
     let dropped = key.holdings.drop_unspent();
     let stats = cx.policy_stats(key.policy());
     stats.granted += grant.granted;
     stats.expired += grant.granted + dropped;
     if !key.view.is_of_these_limits(call) && grant.granted > 0 {
-        give_back_grant(key, cx, now, call, grant);
+        advance(key, cx, now, Wish::ReturnGrant(call, grant));
     }
     Wish::Nothing
 }
@@ -324,7 +324,7 @@ fn pay_in_window(key: &mut LeasedKey, cx: &mut Context, lent_at: Timestamp, gran
 }
 
 /// The acquire has failed.
-fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError) -> Wish {
+fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError) -> Wish<'static> {
     let Some(acquire) = key.calls.acquire() else { return Wish::Nothing };
     match error {
         _ if acquire.is_retried(error) => key.calls.lose_acquire(),

@@ -55,8 +55,14 @@ pub(super) struct Promise {
 struct Plan {
     /// When that window begins; `None` before the first plan.
     begins: Option<StoredTime>,
-    /// When the part is to be leased; never after it was, or when there was a reason not to.
-    at: Due,
+    /// When the part is to be leased; `None` once it was, or when there was a reason not to.
+    at: Option<Instant>,
+}
+
+impl Plan {
+    fn is_due(&self, now: Instant) -> bool {
+        self.at.is_some_and(|at| at <= now)
+    }
 }
 
 impl Paces {
@@ -65,7 +71,7 @@ impl Paces {
         paced_until: Due::AT_ONCE,
         is_by_peer: false,
         promise: None,
-        plan: Plan { begins: None, at: Due::NEVER },
+        plan: Plan { begins: None, at: None },
         crowded_until: Due::AT_ONCE,
     };
 }
@@ -203,25 +209,25 @@ impl Pacing {
 
     /// Plans to lease a part of the window that begins at that time.
     pub(super) fn plan_ahead(&mut self, begins: Timestamp, at: Instant) {
-        self.paces_mut().plan = Plan { begins: begins.stored(), at: Due::at(at) };
+        self.paces_mut().plan = Plan { begins: begins.stored(), at: Some(at) };
     }
 
-    /// When a part of the next window is to be leased.
-    pub(super) fn ahead_at(&self) -> Due {
+    /// When a part of the next window is to be leased; `None`: it is not.
+    pub(super) fn ahead_at(&self) -> Option<Instant> {
         self.paces().plan.at
     }
 
     /// The window of which to lease a part, if it is time.
     pub(super) fn plan_due(&self, now: Instant) -> Option<Window> {
         let plan = self.paces().plan;
-        let begins = plan.begins.filter(|_| plan.at.has_come(now))?;
+        let begins = plan.begins.filter(|_| plan.is_due(now))?;
         Some(Window::Next { begins: begins.time() })
     }
 
     /// Drops a plan whose time has come, because it was carried out or there was a reason not to.
     pub(super) fn drop_plan(&mut self, now: Instant) {
-        if let Some(paces) = self.paces.as_mut().filter(|paces| paces.plan.at.has_come(now)) {
-            paces.plan.at = Due::NEVER;
+        if let Some(paces) = self.paces.as_mut().filter(|paces| paces.plan.is_due(now)) {
+            paces.plan.at = None;
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::advance::{advance, drop_ended, give_back, give_unclaimed, leave_limits, report_spent, try_peer, turn_away};
-use super::intent::{Wish, may_relay, wants_tokens};
+use super::advance::advance;
+use super::intent::{may_relay, wants_tokens};
 use super::key::LeasedKey;
+use super::wish::Wish;
 use crate::core::answer::{Resolution, overload};
 use crate::core::batch::refill_interval;
 use crate::core::call::{OPEN, Op, Windows};
@@ -21,12 +22,12 @@ use crate::core::usage::{PeerIndex, Usage};
 /// Brings a key up to date before a request, with the limits that apply now.
 pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
     if !Arc::ptr_eq(key.view.rule(), rule) && key.view.rule() != rule {
-        leave_limits(key, cx, now);
+        advance(key, cx, now, Wish::LeaveLimits);
         let voided = key.adopt(now, rule);
         cx.policy_stats(key.policy()).expired += voided;
         advance(key, cx, now, Wish::Nothing);
     }
-    drop_ended(key, cx, now);
+    advance(key, cx, now, Wish::DropEnded);
 }
 
 /// Decides, or parks the check until the store has answered, but at most until `deadline`.
@@ -62,7 +63,7 @@ pub(in crate::core) fn check(
             if decision.verdict == Verdict::Allow && key.view.rule().is_entitled_window() {
                 cx.owners.note_own_aside(now);
             }
-            try_peer(key, cx, now, cost);
+            advance(key, cx, now, Wish::TryPeer(cost));
         }
         return Outcome::Decided(decision);
     }
@@ -72,7 +73,7 @@ pub(in crate::core) fn check(
         return Outcome::Decided(decision);
     }
     if key.is_overdue(now, cx.patience()) {
-        let decision = turn_away(key, cx, now, cost);
+        let decision = key.answer_unasked(now, cost, cx);
         cx.count(key.policy(), cost, &decision);
         return Outcome::Decided(decision);
     }
@@ -189,9 +190,8 @@ pub(in crate::core) fn take_back(
     if !key.calls.is_acquiring() && key.exceeds_some(now, cost) {
         // The limits were charged differently. The store takes back of each limit what it was charged and no more,
         // which it can only judge when nothing of that is held here.
-        give_back(key, cx, now, u64::MAX);
         // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
-        report_spent(key, cx, now);
+        advance(key, cx, now, Wish::ReturnAll);
         key.holdings.close_spent();
         key.note_refund_in_store(cost, &windows);
         key.note_unspent(cost);
@@ -215,11 +215,11 @@ pub(in crate::core) fn take_back(
     }
     // Tokens of earlier refunds that are kept here may be all that the bucket owes, once the store has taken back
     // this one.
-    give_unclaimed(key, cx, now);
+    advance(key, cx, now, Wish::ReturnUnclaimed);
     key.note_unspent(amount);
     // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
     if !key.calls.is_acquiring() {
-        report_spent(key, cx, now);
+        advance(key, cx, now, Wish::Report);
     }
     ask_or_refuse(key, cx, now, Op::Refund { amount, epoch, windows }, cost)
 }

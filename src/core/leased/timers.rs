@@ -25,6 +25,9 @@ pub(super) const SILENCE: Micros = Micros(600_000);
 /// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
 
+/// A quiet key is remembered for so many of its periods: what is counted in a sliding window weighs until the next one has ended.
+const REMEMBERED_PERIODS: u64 = 2;
+
 /// The shortest and the longest time for which a quiet key is remembered.
 const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
@@ -50,7 +53,7 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
-    let mut at = key.pacing.ahead_at();
+    let mut at = key.pacing.ahead_at().map_or(Due::NEVER, Due::at);
     if let Some(waiter) = key.line.first() {
         at = at.or(waiter.deadline);
         at = key.holdings.lease().starts(now).map_or(at, |starts| at.or(starts));
@@ -58,7 +61,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     at = key.calls.asking().map_or(at, |asking| at.or(asking.deadline()));
     at = key.calls.next_deadline().map_or(at, |deadline| at.or(deadline));
-    at = at.min(key.holdings.unclaimed_until());
+    at = key.holdings.unclaimed_until().map_or(at, |until| at.or(until));
     if let Some(retry_at) = key.outage.phase().retry_at()
         && key.is_due(now)
     {
@@ -109,7 +112,7 @@ pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
     let counted = key.view.rule().limits.iter().filter(|limit| key.view.nodes() == 1 && share::is_counted(limit));
     let longest = longest_spent(key, now).into_iter().chain(counted).map(|limit| limit.period).max();
     let period = longest.unwrap_or(shortest);
-    key.demand.last_check() + Micros(period.0.saturating_mul(2).clamp(REMEMBERED.0, REMEMBERED.1))
+    key.demand.last_check() + Micros(period.0.saturating_mul(REMEMBERED_PERIODS).clamp(REMEMBERED.0, REMEMBERED.1))
 }
 
 /// The longest window that is known to be spent.

@@ -61,7 +61,7 @@ impl ConcurrentKey {
         let spare = self.usable(now).saturating_sub(self.kept());
         if spare == 0 || self.flight.is_some() {
             self.idle_at = Due::NEVER;
-        } else if self.idle_at == Due::NEVER {
+        } else if self.idle_at.is_never() {
             self.idle_at = Due::at(now + if self.is_pressed() { IDLE.0 } else { IDLE.1 });
         }
         let asks = if self.flight.is_some() { Due::NEVER } else { self.due(now) };

@@ -1,0 +1,52 @@
+//! What an input wishes of a key. `advance.rs` grants it.
+
+use crate::core::ask::Loan;
+use crate::core::call::{Call, Grant};
+
+/// What an input asks for that the key's state does not show.
+///
+/// Most inputs come to `advance` twice: before they change the key, and after. Before a change only what is wished leaves,
+/// because the change would take away what it is told by: tokens go back under the limits under which they were lent.
+/// After a change all that is due in the new state follows, and what is wished beside it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish<'a> {
+    // After an input has changed the key.
+    /// Nothing.
+    Nothing,
+    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check is
+    /// about to come, or a peer has reported a loss.
+    Tokens,
+    /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id, or the acquire came
+    /// outside of its time.
+    Again,
+    /// To turn away all who wait in line, because the acquire was not sent: too many calls were waiting.
+    TurnAway,
+    /// To look at everything, because the timer is due.
+    Look,
+    /// To admit those in line with this many tokens of what a peer has lent, and to deny those whom it shows that there is no
+    /// more.
+    Serve(u64, &'a Loan),
+
+    // Before an input changes the key.
+    /// To drop what has ended by now: what is learned or spent next is of windows that are open.
+    DropEnded,
+    /// To leave the limits that applied so far, because others are about to apply.
+    LeaveLimits,
+    /// To return what this grant lends, under the limits of its call, because they no longer apply.
+    ReturnGrant(&'a Call, &'a Grant),
+    /// To return all that is held, and to report what was spent of buckets, because a refund is about to ask the store, which can
+    /// only judge it where nothing is held.
+    ReturnAll,
+    /// To return what nobody has claimed, because a refund to the store is about to take back as much.
+    ReturnUnclaimed,
+    /// To report what was spent of a bucket, because a refund is about to ask the store.
+    Report,
+    /// To return everything, because the node leaves.
+    Leave,
+    /// To return what is held, and to report what was spent, because the key is about to be forgotten.
+    MakeRoom,
+
+    // Beside a check that is answered already.
+    /// To try a peer that has had no store, for so many tokens.
+    TryPeer(u64),
+}
