@@ -163,12 +163,14 @@ if writes then
   end
 end
 
--- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time.
+-- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time. Under gcra such a node's
+-- account may be open for longer: without its record, what it holds would count as lent once more when it renews that.
 if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
   end
+  local kept = has_gcra and math.max(1, math.ceil(2 * PERIOD / census_period)) or 1
   local some, stale = {}, {}
   for i = 1, math.min(#records, 500) do
     some[i] = records[(census_id * 500 + i) % #records + 1]
@@ -177,7 +179,7 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + w
     for i, record in ipairs(call('HMGET', hash, unpack(some))) do
       local asked = match(record, '^%d+')
       asked = asked and asked + 0
-      if asked ~= census_id and asked ~= census_id - 1 then stale[#stale + 1] = some[i] end
+      if not asked or asked > census_id or census_id - asked > kept then stale[#stale + 1] = some[i] end
     end
   end
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use super::aside::{FORMS, Form, Part, Sums};
 use crate::core::gcra;
-use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
+use crate::core::lifetime::census_period;
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// Records that a key may have beyond two for each counted node, before records of nodes that no longer ask are
@@ -214,6 +215,13 @@ impl Lent {
     }
 }
 
+/// After so many census periods a node that has not asked has no open account.
+fn kept_for(limits: &[Limit]) -> u64 {
+    let has_accounts = limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+    let open = if has_accounts { gcra::LEASE_LIFE.0.div_ceil(census_period(limits).0) } else { 0 };
+    open.max(1)
+}
+
 impl Nodes {
     /// The records of a key that only `node` has asked for.
     pub(super) fn of(census: Census, lent: Lent, node: &str, record: Option<Record>) -> Self {
@@ -230,14 +238,16 @@ impl Nodes {
     }
 
     /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not
-    /// ask in the last two periods are dropped.
-    pub(super) fn asked(&mut self, node: &str, census: Census, lent: Lent, said: Record) {
+    /// ask in the last two periods are dropped; under GCRA not before their accounts are closed, because without its record
+    /// what a node holds would count as lent once more when it renews its account.
+    pub(super) fn asked(&mut self, node: &str, census: Census, lent: Lent, said: Record, limits: &[Limit]) {
         let began = census.cid != self.census.cid;
         (self.census, self.lent) = (census, lent);
         let record = self.entry(node);
         *record = Record { cid: census.cid, other: record.other, ..said };
         if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
-            let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;
+            let kept = kept_for(limits);
+            let recent = |cid: u64| census.cid.checked_sub(cid).is_some_and(|periods| periods <= kept);
             self.records.retain(|name, record| **name == *node || recent(record.cid));
         }
     }
@@ -319,9 +329,14 @@ mod tests {
     const SECOND: Micros = Micros(1_000_000);
 
     fn ask(nodes: &mut Nodes, node: &str, seconds: u64) -> u64 {
+        ask_under(nodes, node, seconds, "9/1s fixed")
+    }
+
+    fn ask_under(nodes: &mut Nodes, node: &str, seconds: u64, limit: &str) -> u64 {
+        let limits = &[Limit::parse(limit).expect("a limit")];
         let mut census = nodes.census().rolled(Timestamp(seconds * 1_000_000), SECOND);
         census.count(nodes.record(node));
-        nodes.asked(node, census, Lent::default(), Record { id: 1, ..Record::default() });
+        nodes.asked(node, census, Lent::default(), Record { id: 1, ..Record::default() }, limits);
         census.nodes()
     }
 
@@ -341,5 +356,17 @@ mod tests {
         }
         ask(&mut nodes, "a", 9);
         assert_eq!(nodes.records.len(), 1);
+    }
+
+    #[test]
+    fn nodes_that_left_are_kept_for_as_long_as_they_may_hold_tokens_of_a_bucket() {
+        for (later, kept) in [(4, 31), (5, 1)] {
+            let mut nodes = Nodes::default();
+            for n in 0..30 {
+                ask_under(&mut nodes, &n.to_string(), 7, "9/1s burst 9");
+            }
+            ask_under(&mut nodes, "a", 7 + later, "9/1s burst 9");
+            assert_eq!(nodes.records.len(), kept, "{later} s later");
+        }
     }
 }

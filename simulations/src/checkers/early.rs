@@ -59,8 +59,8 @@ static ASIDE: Exemption = Exemption::new(
 );
 
 static SEVERAL: Exemption = Exemption::new(
-    "a bucket that several nodes were asked of",
-    "What is lent to one of them is its own until it hands that back, however little it has used, and of a bucket all of them may be lent more than the burst.",
+    "a bucket that several nodes were asked of, once a fifth of it is asked for",
+    "What is lent to one of them is its own until it hands that back, and the node to which clients go all at once has its part and no more.",
 );
 
 static UNANSWERED: Exemption = Exemption::new(
@@ -77,7 +77,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "Windows of all kinds, several limits, and buckets that one node is asked of, whatever goes wrong elsewhere.",
+    judges: "All algorithms, several limits, whatever goes wrong elsewhere. Buckets that several nodes are asked of: below a fifth.",
     exemptions: &[
         &BASELINES,
         &LOST,
@@ -98,6 +98,9 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// Below this part of a limit, in hundredths, everybody passes.
 const PART: u64 = 40;
+
+/// The same of a bucket of several nodes.
+const PART_OF_SEVERAL: u64 = 20;
 
 /// So long after all has healed nodes know of it.
 const SETTLED: u64 = 2_000_000;
@@ -324,7 +327,9 @@ impl Early {
         let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
         let has_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
-        if !is_shared || !SEVERAL.when(has_bucket) && !UNANSWERED.when(is_unanswered) {
+        if !is_shared
+            || !SEVERAL.when(has_bucket && sum * 100 >= most * PART_OF_SEVERAL) && !UNANSWERED.when(is_unanswered)
+        {
             self.found.add("early", moment, || {
                 format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
             });
@@ -453,15 +458,16 @@ mod tests {
         }
     }
 
-    /// Two nodes are asked of it. A bucket is not judged then, nor what a node may have gone by its share of.
+    /// Two nodes are asked of it. A bucket is judged below a fifth then, and nothing a node may have gone by its share of.
     #[test]
     fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
-        for (limit, unanswered, seen) in [
-            ("100/1s sliding", None, 1),
-            ("100/1s fixed from-first", None, 1),
-            ("100/1s burst 100", None, 0),
-            ("100/1s sliding", Some(2 * SECOND), 0),
-            ("100/1s sliding", Some(3 * SECOND), 1),
+        for (limit, cost, unanswered, seen) in [
+            ("100/1s sliding", 39, None, 1),
+            ("100/1s fixed from-first", 39, None, 1),
+            ("100/1s burst 100", 19, None, 1),
+            ("100/1s burst 100", 20, None, 0),
+            ("100/1s sliding", 1, Some(2 * SECOND), 0),
+            ("100/1s sliding", 1, Some(3 * SECOND), 1),
         ] {
             let mut history = History::new(limit);
             let mut checker = Early::new(&history.setting());
@@ -470,8 +476,8 @@ mod tests {
             if let Some(before) = unanswered {
                 history.unanswered_in(&mut checker, 6 * SECOND - before, [0, 1]);
             }
-            history.check(&mut checker, 6 * SECOND, 1, Source::Lease, false);
-            assert_eq!(checker.violations().len(), seen, "{limit} {unanswered:?}: {:?}", checker.violations());
+            history.check(&mut checker, 6 * SECOND, cost, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{limit} {cost} {unanswered:?}: {:?}", checker.violations());
         }
     }
 
