@@ -354,7 +354,12 @@ mod tests {
     fn several_keys_are_answered_one_after_another() {
         let now = Timestamp(1_700_000_000_000_000);
         let (mut twin, mut counters) = (Twin::new(1), MemoryStore::new(100, 1));
-        let acquire = calls().swap_remove(0);
+        let mut acquire = calls().swap_remove(0);
+        if let Op::Acquire(order) = &mut acquire.op {
+            // A call says as much of each limit as its rule has, and that has one here.
+            order.ages[1..].fill(Micros::ZERO);
+            order.known[1..].fill(Known::default());
+        }
         let limit = Limit::parse("100/1s fixed").expect("a limit");
         let rule = Arc::new(Rule::of("twin", &[limit]));
         let calls: Vec<_> =
