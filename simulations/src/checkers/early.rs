@@ -461,7 +461,7 @@ mod tests {
     /// Two nodes are asked of it. A bucket is judged below a fifth then, and nothing a node may have gone by its share of.
     #[test]
     fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
-        for (limit, cost, unanswered, seen) in [
+        for (limit, asked, unanswered, seen) in [
             ("100/1s sliding", 39, None, 1),
             ("100/1s fixed from-first", 39, None, 1),
             ("100/1s burst 100", 19, None, 1),
@@ -476,8 +476,9 @@ mod tests {
             if let Some(before) = unanswered {
                 history.unanswered_in(&mut checker, 6 * SECOND - before, [0, 1]);
             }
-            history.check(&mut checker, 6 * SECOND, cost, Source::Lease, false);
-            assert_eq!(checker.violations().len(), seen, "{limit} {cost} {unanswered:?}: {:?}", checker.violations());
+            (1..asked).for_each(|_| history.check(&mut checker, 6 * SECOND, 1, Source::Lease, true));
+            history.check(&mut checker, 6 * SECOND, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{limit} {asked} {unanswered:?}: {:?}", checker.violations());
         }
     }
 
