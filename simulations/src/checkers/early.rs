@@ -59,8 +59,8 @@ static ASIDE: Exemption = Exemption::new(
 );
 
 static SEVERAL: Exemption = Exemption::new(
-    "a bucket that several nodes were asked of, once a fifth of it is asked for",
-    "What is lent to one of them is its own until it hands that back, and the node to which clients go all at once has its part and no more.",
+    "a bucket or a sliding window that several nodes were asked of, once a fifth of it is asked for",
+    "It comes back all the time, so it is lent in larger lots. What is lent to one node is its own until it hands that back, and a node to which clients go all at once, or that comes to it late, has its part and no more.",
 );
 
 static UNANSWERED: Exemption = Exemption::new(
@@ -77,7 +77,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "All algorithms, several limits, whatever goes wrong elsewhere. Buckets that several nodes are asked of: below a fifth.",
+    judges: "All algorithms, several limits, whatever goes wrong elsewhere. Buckets and sliding windows that several nodes are asked of: below a fifth.",
     exemptions: &[
         &BASELINES,
         &LOST,
@@ -99,7 +99,7 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Below this part of a limit, in hundredths, everybody passes.
 const PART: u64 = 40;
 
-/// The same of a bucket of several nodes.
+/// The same of what comes back all the time, and several nodes are asked of.
 const PART_OF_SEVERAL: u64 = 20;
 
 /// So long after all has healed nodes know of it.
@@ -325,11 +325,9 @@ impl Early {
             }
         }
         let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
-        let has_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        let is_much = rule.limits.iter().any(Limit::trickles) && sum * 100 >= most * PART_OF_SEVERAL;
         let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
-        if !is_shared
-            || !SEVERAL.when(has_bucket && sum * 100 >= most * PART_OF_SEVERAL) && !UNANSWERED.when(is_unanswered)
-        {
+        if !is_shared || !SEVERAL.when(is_much) && !UNANSWERED.when(is_unanswered) {
             self.found.add("early", moment, || {
                 format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
             });
@@ -458,11 +456,12 @@ mod tests {
         }
     }
 
-    /// Two nodes are asked of it. A bucket is judged below a fifth then, and nothing a node may have gone by its share of.
+    /// Two nodes are asked of it. What comes back all the time is judged below a fifth then, and nothing a node may have gone by its share of.
     #[test]
     fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
         for (limit, asked, unanswered, seen) in [
-            ("100/1s sliding", 39, None, 1),
+            ("100/1s sliding", 19, None, 1),
+            ("100/1s sliding", 20, None, 0),
             ("100/1s fixed from-first", 39, None, 1),
             ("100/1s burst 100", 19, None, 1),
             ("100/1s burst 100", 20, None, 0),
