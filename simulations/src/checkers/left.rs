@@ -133,7 +133,6 @@ pub(super) struct Left {
     doubt: u64,
     lives: Lives,
     settled: Ids,
-    returned: Ids,
     asked: Map<(Life, u32), u64>,
     known: Map<(Life, u32), Known>,
     found: Found,
@@ -160,7 +159,6 @@ impl Left {
             doubt: trip(&setting.plan),
             lives: Lives::default(),
             settled: Ids::default(),
-            returned: Ids::default(),
             asked: Map::default(),
             known: Map::default(),
             found: Found::default(),
@@ -221,8 +219,11 @@ impl Observer for Left {
                 if !grant.outdated {
                     known.show(&grant.counters, held);
                 }
-                if is_first && matches!(call.op, Op::Acquire(_)) {
-                    hold(&mut known.held, moment.at, until, grant.granted);
+                match call.op {
+                    Op::Acquire(_) if is_first => hold(&mut known.held, moment.at, until, grant.granted),
+                    // What it hands back counts as left from then on, so it may go on to count as held until the store has answered.
+                    Op::Return { amount, .. } if is_first => known.let_go(amount),
+                    _ => {}
                 }
             }
             Seen::PeerAsked { node, incarnation, key, ask, .. } => {
@@ -236,15 +237,6 @@ impl Observer for Left {
                     let known = self.known(life, *key, &ask.rule);
                     let burst = ask.rule.limits.iter().map(|limit| limit.burst).max().unwrap_or(0);
                     known.show(&loan.counters, LOANS.forgives(burst));
-                }
-            }
-            Seen::Called { node, key, call, .. } => {
-                let Op::Return { amount, .. } = &call.op else { return };
-                let life = self.lives.of(*node);
-                if self.returned.is_first(life, call.id)
-                    && let Some(known) = self.known.get_mut(&(life, *key))
-                {
-                    known.let_go(*amount);
                 }
             }
             Seen::Asked(request) if request.kind == Kind::Refund => {
@@ -344,16 +336,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_handed_back_it_does_not_hold() {
-        for (amount, seen) in [(0, 0), (1, 1)] {
+    fn what_the_node_has_handed_back_it_does_not_hold_once_the_store_has_answered() {
+        for (is_answered, seen) in [(false, 0), (true, 1)] {
             let mut history = History::new("10/1s sliding");
             let mut checker = Left::new(&history.setting());
             (history.used, history.opened) = (6, SECOND.wrapping_neg());
             history.settled(&mut checker, 1, 1, 2);
-            history.handed_back(&mut checker, 2, amount, amount);
+            history.hands_back(&mut checker, 2, 1, is_answered);
             history.remaining = 5;
             history.check(&mut checker, SECOND / 2, 1, Source::Lease, true);
-            assert_eq!(checker.violations().len(), seen, "{amount}: {:?}", checker.violations());
+            assert_eq!(checker.violations().len(), seen, "{is_answered}: {:?}", checker.violations());
         }
     }
 }

@@ -427,6 +427,21 @@ impl History {
         self.see(observer, at, &seen);
     }
 
+    /// A node hands tokens of this window back, and learns that all are taken, or does not yet.
+    pub(super) fn hands_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, is_answered: bool) {
+        let mut call = self.voiding(0);
+        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+            (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND).stored(), 0);
+        }
+        call.id = 50 + at;
+        let (node, incarnation, key) = (0, 0, 0);
+        self.see(observer, at, &Seen::Called { node, key, call: &call, sent: true });
+        if is_answered {
+            let grant = &self.grant(at, amount);
+            self.see(observer, at, &Seen::Settled { node, incarnation, key, call: &call, grant: Some(grant) });
+        }
+    }
+
     /// A node hands tokens of this window back, and so many are taken.
     pub(super) fn handed_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, taken: u64) {
         let mut call = self.voiding(0);
