@@ -11,7 +11,7 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
 
-use super::notes::{Clocks, Lives, UnderWay};
+use super::notes::{Clocks, Lives, UnderWay, goes_by};
 use super::phased::Pushes;
 use super::reach::{Reach, scope};
 use super::sheet::{Exemption, Sheet};
@@ -73,6 +73,11 @@ static OVERTAKEN: Exemption = Exemption::new(
     "The store takes it for outdated, so what it hands back is lost until the window is over; connections keep the order of calls.",
 );
 
+static UNHEARD: Exemption = Exemption::new(
+    "under one fixed window, an answer by a clock that is more than a period from the store's",
+    "Its node has heard nothing of the store yet, goes by its own clock, and names a window of that.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
@@ -92,6 +97,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &SEVERAL,
         &UNANSWERED,
         &OVERTAKEN,
+        &UNHEARD,
     ],
     mutant: Some("batch-uncapped"),
 };
@@ -364,7 +370,7 @@ impl Observer for Early {
         self.clocks.see(moment, seen);
         self.spoil(moment, seen);
         self.reach(moment, seen);
-        let Seen::Answered { request, rule, decision, .. } = seen else { return };
+        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         let counts = rule.limits.iter().map(counts_for).max().unwrap_or(0);
         let limit = aligned(rule);
         // Accounts of nodes that are gone hold a part of a bucket.
@@ -386,6 +392,9 @@ impl Observer for Early {
         };
         self.asked.remove(&request.key);
         let ends = decision.reset_at.0;
+        if UNHEARD.when(goes_by(decision).0.abs_diff(store.0) > limit.period.0) {
+            return;
+        }
         if self.windows.get(&request.key).is_none_or(|window| window.ends < ends) {
             let fresh = Window { ends, count: limit.count, asked: 0, denied: None, is_excused: false };
             if let Some(window) = self.windows.insert(request.key, fresh) {
@@ -439,6 +448,17 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 8 * SECOND + SECOND / 5, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "early");
+    }
+
+    /// A node that goes by its own clock has named a window long ahead of it.
+    #[test]
+    fn a_denial_is_early_whatever_window_another_clock_has_named() {
+        let mut history = History::new("100/1s fixed");
+        let mut checker = Early::new(&history.setting());
+        history.on_share(&mut checker, 1, 20_000_000, 1);
+        history.check(&mut checker, 6 * SECOND + SECOND / 10, 1, Source::Lease, false);
+        history.check(&mut checker, 7 * SECOND + SECOND / 10, 1, Source::Lease, true);
+        assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
     }
 
     #[test]

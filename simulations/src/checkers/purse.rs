@@ -13,7 +13,7 @@ use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::entitled::window_end;
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
-use rationd::core::time::{StoredTime, Timestamp};
+use rationd::core::time::{Micros, StoredTime, Timestamp};
 
 use super::Found;
 use super::notes::{Clocks, Ids, Life, Lives, Refunds};
@@ -77,6 +77,8 @@ fn forget(lots: &mut Vec<Lot>, now: u64) {
 struct LentOn {
     tokens: u64,
     ends: u64,
+    /// How long it lasts, as the peer has said: an ask that came twice is answered twice, perhaps of two windows.
+    lasts: Option<Micros>,
     /// When it was heard of, in true time.
     heard: u64,
 }
@@ -238,7 +240,12 @@ impl Purse {
         let (limit, end) = (&rule.limits[0], window_end(&rule.limits[0], Timestamp(now)).0);
         let at = if limit.algorithm == Algorithm::Sliding { end - limit.period.0 } else { end };
         let ends = self.ends(moment, key, rule, &[at]);
-        self.sent.entry((peer, ask.id)).or_default().push(LentOn { tokens: loan.tokens, ends, heard: 0 });
+        self.sent.entry((peer, ask.id)).or_default().push(LentOn {
+            tokens: loan.tokens,
+            ends,
+            lasts: loan.lasts,
+            heard: 0,
+        });
     }
 
     /// A node lends on to a peer, of what ends first.
@@ -253,13 +260,13 @@ impl Purse {
             });
         }
         let sent = self.sent.entry((peer, ask.id)).or_default();
-        sent.push(LentOn { tokens: loan.tokens, ends: ends.unwrap_or(u64::MAX), heard: 0 });
+        sent.push(LentOn { tokens: loan.tokens, ends: ends.unwrap_or(u64::MAX), lasts: loan.lasts, heard: 0 });
     }
 
     /// A node hears what a peer lends on. Of one ask it hears once.
     fn borrow(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, loan: &Loan) {
         let sent = self.sent.remove(&(life, ask.id)).unwrap_or_default();
-        let is_it = |sent: &&LentOn| sent.tokens == loan.tokens;
+        let is_it = |sent: &&LentOn| (sent.tokens, sent.lasts) == (loan.tokens, loan.lasts);
         if self.heard.is_first(life, ask.id)
             && let Some(sent) = sent.iter().find(is_it)
         {
@@ -367,7 +374,7 @@ impl Checker for Purse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, START, loan, peer_ask};
 
     #[test]
     fn more_than_was_lent_is_seen() {
@@ -422,6 +429,30 @@ mod tests {
             let request = Request { node: 1, ..history.ask(&mut checker, at) };
             history.answer(&mut checker, at, &request, Source::Peer, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// An ask that came twice was answered at the end of a window and at the beginning of the next, and the node heard the one or the other.
+    #[test]
+    fn of_two_answers_to_an_ask_the_one_counts_that_was_heard() {
+        for (heard, seen) in [(105, 1), (991_851, 0)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            let (rule, ask) = (&history.setting().rules[0].clone(), &peer_ask(1, 3, 1));
+            let answer = |lasts| loan(1).map(|loan| Loan { aside: true, lasts: Some(Micros(lasts)), ..loan });
+            let (key, at) = (0, SECOND + 10);
+            for (sent, lasts) in [(SECOND - 105, 105), (SECOND + 5, 991_851)] {
+                let (node, incarnation, peer, leaves) = (0, 0, (1, 0), false);
+                let (answer, store) = (&answer(lasts), Timestamp(START + sent));
+                let lent = Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, leaves, store };
+                history.see(&mut checker, sent, &lent);
+            }
+            let (node, incarnation, peer, store) = (1, 0, (0, 0), Timestamp(START + at));
+            let answer = &answer(heard);
+            history.see(&mut checker, at, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+            let request = Request { node: 1, ..history.ask(&mut checker, at) };
+            history.answer(&mut checker, at, &request, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{heard}: {:?}", checker.violations());
         }
     }
 

@@ -174,6 +174,13 @@ impl Remaining {
             if ahead && counter.at.0 + limit.period.0 == known.window && self.settled.is_first(life, call.id) {
                 known.held += grant.granted;
             }
+            // An answer about the window before shows what is used of this one, of which tokens were lent ahead.
+            let is_of_last = counter.at.0 + limit.period.0 == known.window;
+            if is_of_last && grant.now > known.heard {
+                known.used.rotate_left(1);
+                known.used[ANSWERS - 1] = Some(counter.prev);
+                known.heard = grant.now;
+            }
             return;
         }
         // Answered again, an acquire lends nothing more, and what it shows is news unless later news came first.
@@ -388,6 +395,23 @@ mod tests {
             history.remaining = remaining;
             history.check(&mut checker, at, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{at} {remaining}: {:?}", checker.violations());
+        }
+    }
+
+    /// Of this window seven were used, and an answer about the one before says so, or that four are, or comes from before.
+    #[test]
+    fn an_answer_about_the_window_before_shows_what_is_used_of_this_one() {
+        for (prev, executed, seen) in [(7, 3, 1), (4, 3, 0), (4, 0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Remaining::new(&history.setting());
+            (history.used, history.opened) = (7, SECOND);
+            history.settled(&mut checker, 2, 1, 0);
+            history.settled(&mut checker, 2, 2, 0);
+            (history.used, history.prev, history.opened) = (9, prev, 0);
+            history.settled(&mut checker, executed, 3, 0);
+            history.remaining = 6;
+            history.check(&mut checker, SECOND + 3, 0, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{prev} {executed}: {:?}", checker.violations());
         }
     }
 

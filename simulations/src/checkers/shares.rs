@@ -48,7 +48,7 @@ static PUSHED: Exemption = Exemption::new(
     "What the one before let pass may be more than this one holds: it begins empty.",
 );
 static CREDIT: Exemption = Exemption::new(
-    "the first check of a bucket, or of other limits of it, where it has waited for a store that is late",
+    "the first check of a bucket that passes on a share, or of other limits of it, before the store has answered about them",
     "The store has not answered about these limits. It passes once, on what trickles in meanwhile, and the next grant pays for it.",
 );
 
@@ -209,8 +209,8 @@ impl Shares {
         }
     }
 
-    fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, told: Told<'_>) {
-        let (gossips, doubt, clock) = (self.gossips, self.doubt, goes_by(told.decision).0);
+    fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, decision: &Decision) {
+        let (gossips, doubt, clock) = (self.gossips, self.doubt, goes_by(decision).0);
         let mut informed = self.informed.get_mut(&place).filter(|informed| !UNTOLD.when(informed.now == 0));
         let trip = self.nearness.of((place.1, place.2), place.0);
         let passing = self.passing.entry(place).or_default().read(clock, moment.at);
@@ -218,7 +218,7 @@ impl Shares {
         spent.resize(rule.limits.len(), Spent::default());
         let before = self.limits.insert(place, rule.limits.to_vec()).unwrap_or_default();
         let is_first = informed.as_ref().is_none_or(|informed| informed.limits[..] != rule.limits[..]);
-        let is_credit = told.parked && is_first && rule.limits.iter().all(is_bucket);
+        let is_credit = is_first && rule.limits.iter().all(is_bucket);
         if CREDIT.when(is_credit && self.credited.insert(place, moment.at).is_none()) {
             return;
         }
@@ -249,7 +249,7 @@ impl Shares {
                 }
                 continue;
             }
-            let window = window_of_share(rule, limit, told.decision, trip);
+            let window = window_of_share(rule, limit, decision, trip);
             let Some(window) = window.filter(|_| !EDGES.when(window.is_none())) else { continue };
             spent.enter(window, window * period, clock, ahead);
             spent.used += request.cost;
@@ -271,13 +271,6 @@ impl Shares {
             }
         }
     }
-}
-
-/// What an answer tells.
-#[derive(Clone, Copy, Debug)]
-struct Told<'a> {
-    decision: &'a Decision,
-    parked: bool,
 }
 
 fn is_bucket(limit: &Limit) -> bool {
@@ -348,11 +341,11 @@ impl Observer for Shares {
                     self.forgotten(place);
                 }
             }
-            Seen::Answered { request, rule, decision, parked, .. } if decision.source == Source::Share => {
+            Seen::Answered { request, rule, decision, .. } if decision.source == Source::Share => {
                 let place = place(self.lives.of(request.node), request.key);
                 let is_judged = request.kind == Kind::Check && !ASIDE.when(rule.is_entitled());
                 if is_judged && decision.verdict == Verdict::Allow {
-                    self.admitted(moment, place, request, rule, Told { decision, parked: *parked });
+                    self.admitted(moment, place, request, rule, decision);
                 }
                 self.missed(moment, place);
             }
@@ -484,14 +477,14 @@ mod tests {
         assert_eq!(spend("10/1s burst 3", 1, 10 * SECOND + 2), 1);
     }
 
-    /// It has waited for the store, and has heard nothing of that: once, it passes.
+    /// It has heard nothing of the store: once, it passes, whether it has waited or others do that have come before.
     #[test]
     fn the_first_check_of_a_bucket_passes_on_credit_once() {
-        for (waits, seen) in [(1, 0), (2, 1)] {
+        for (waits, asked, seen) in [(1, 0, 0), (1, 50_000, 0), (2, 0, 1)] {
             let mut history = History::new("1/10s burst 1");
             let mut checker = Shares::new(&history.setting());
             for check in 0..waits {
-                let request = history.ask(&mut checker, check);
+                let request = history.ask(&mut checker, asked + check);
                 history.answer(&mut checker, 50_000, &request, Source::Share, true);
             }
             history.check(&mut checker, 60_000, 1, Source::Share, true);

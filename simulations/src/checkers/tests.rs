@@ -41,6 +41,8 @@ pub(super) struct History {
     pub(super) nodes: u32,
     /// What a decision says.
     pub(super) remaining: u64,
+    /// What answers show of the window before, or of the next one.
+    pub(super) prev: u64,
     /// The key's epoch, and by how much later its window ends.
     pub(super) epoch: u64,
     pub(super) opened: u64,
@@ -70,6 +72,7 @@ impl History {
             known: 0,
             nodes: 1,
             remaining: 0,
+            prev: 0,
             epoch: 1,
             opened: 0,
             asks_under: 1,
@@ -288,7 +291,8 @@ impl History {
 
     fn grant(&self, at: u64, granted: u64) -> Grant {
         let mut counters = [Counter::default(); MAX_LIMITS];
-        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp((START + SECOND).wrapping_add(self.opened)) };
+        counters[0] =
+            Counter { used: self.used, prev: self.prev, at: Timestamp((START + SECOND).wrapping_add(self.opened)) };
         Grant {
             granted,
             replayed: false,
