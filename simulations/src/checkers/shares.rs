@@ -35,6 +35,10 @@ static GOSSIP: Exemption = Exemption::new(
     "the part in a fleet that gossips",
     "A node then follows what peers tell, which changes within a window: less than 95 % of all is asked of it here, and the sum of all nodes in together.rs.",
 );
+static BACK: Exemption = Exemption::new(
+    "a check in the window of the loss that is answered in the moment in which the store answers about its key",
+    "The store was lost long before. The share goes on for a second from then on, until all have paid for theirs.",
+);
 static RELEASED: Exemption = Exemption::new(
     "sliding windows and buckets at a loss",
     "A share of them is released by and by, and no window of a loss can be named.",
@@ -57,7 +61,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["static-shares"],
     proves: "What a node admits on its share stays below 95 % of each limit, by the clock that it goes by, however far that is from others, and by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
     judges: "All algorithms, several limits. Each node alone: all of them are together.rs's.",
-    exemptions: &[&UNTOLD, &SET, &EDGES, &GOSSIP, &RELEASED, &PUSHED, &CREDIT, &ASIDE],
+    exemptions: &[&UNTOLD, &SET, &EDGES, &GOSSIP, &RELEASED, &BACK, &PUSHED, &CREDIT, &ASIDE],
     mutant: Some("share-in-slice-of-loss"),
 };
 
@@ -264,6 +268,7 @@ impl Shares {
                 });
             }
             let at_once = informed.as_ref().filter(|informed| informed.lost_in(limit, clock, doubt));
+            let at_once = at_once.filter(|informed| !BACK.when(informed.at == moment.at));
             if let Some(informed) = at_once {
                 self.found.add("static-shares", moment, || {
                     format!("{request:?}: on the share of {limit:?} in the window of the loss: {informed:?}")
@@ -523,5 +528,17 @@ mod tests {
         history.settled(&mut checker, 25 * SECOND / 4, 2, 1);
         history.check(&mut checker, 13 * SECOND / 2, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    /// The store was lost long before, and is back in this moment, or was a moment before.
+    #[test]
+    fn a_share_in_the_moment_in_which_the_store_is_back_is_none_of_a_loss() {
+        for (after, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = Shares::new(&history.setting());
+            history.settled(&mut checker, 25 * SECOND / 4, 1, 1);
+            history.check(&mut checker, 25 * SECOND / 4 + after, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
+        }
     }
 }
