@@ -386,8 +386,8 @@ fn take_errand(
             }
             learn(key, cx, now, call, &grant);
             if !grant.outdated {
-                // Its counters are newer than a peer's denial: with the pause that this began the key would deny on although
-                // nothing is used any more.
+                // The counters of this answer are newer than what a peer said when it denied this key's ask. In the pause that such a
+                // denial begins checks are denied from memory, which may be wrong by now.
                 key.pacing.end_pause_by_peer();
             }
             if matches!(call.op, Op::Return { .. }) && !grant.outdated {

@@ -30,7 +30,7 @@ struct Paces {
     fruitless: u8,
     /// The time before which the store is not asked, because it had few tokens and they trickle in.
     paced_until: Due,
-    /// A peer has said so, and the store may know better.
+    /// The pause was begun by a peer's denial and not by the store's answer, so the store's next answer of any kind ends it.
     is_by_peer: bool,
     /// The wait that denied clients were told.
     promise: Option<Promise>,
