@@ -63,6 +63,11 @@ static SEVERAL: Exemption = Exemption::new(
     "It comes back all the time, so it is lent in larger lots. What is lent to one node is its own until it hands that back, and a node to which clients go all at once, or that comes to it late, has its part and no more.",
 );
 
+static SMALL: Exemption = Exemption::new(
+    "of other shapes than one fixed window, keys of several limits or of less than a hundred tokens that several nodes were asked of",
+    "A denial of several limits does not always name the one that is spent, and a few tokens may all be lent to other nodes.",
+);
+
 static UNANSWERED: Exemption = Exemption::new(
     "of other shapes than one fixed window, a key that several nodes were asked of and of which a call was not answered or not sent, as long as its tokens count",
     "Its node has gone by its share, and asks for what is left of that when the store is back, so that others are not lent it.",
@@ -95,6 +100,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &CONCURRENT,
         &ASIDE,
         &SEVERAL,
+        &SMALL,
         &UNANSWERED,
         &OVERTAKEN,
         &UNHEARD,
@@ -104,6 +110,9 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// Below this part of a limit, in hundredths, everybody passes.
 const PART: u64 = 40;
+
+/// See `SMALL`.
+const LARGE: u64 = 100;
 
 /// The same of what comes back all the time, and several nodes are asked of.
 const PART_OF_SEVERAL: u64 = 20;
@@ -332,8 +341,9 @@ impl Early {
         }
         let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
         let is_much = rule.limits.iter().any(Limit::trickles) && sum * 100 >= most * PART_OF_SEVERAL;
+        let is_small = rule.limits.len() > 1 || most < LARGE;
         let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
-        if !is_shared || !SEVERAL.when(is_much) && !UNANSWERED.when(is_unanswered) {
+        if !is_shared || !SEVERAL.when(is_much) && !SMALL.when(is_small) && !UNANSWERED.when(is_unanswered) {
             self.found.add("early", moment, || {
                 format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
             });
