@@ -249,14 +249,18 @@ impl Turns {
         }
     }
 
-    /// A node has admitted a check.
-    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, source: Source, store: u64) {
-        let Some(limit) = fixed(rule) else { return };
+    /// A node was asked for a key, whatever its limits are: of those that are not judged, too, it tells in turns.
+    fn asked(&mut self, moment: Moment, request: &Request) {
         let teller = self.tellers.of(request.node);
         let asked = teller.asked.insert(request.key, moment.at);
         if OLD.when(asked.is_some_and(|asked| asked + QUIET < moment.at)) {
             teller.forget(request.key);
         }
+    }
+
+    /// A node has admitted a check.
+    fn admitted(&mut self, request: &Request, rule: &Rule, source: Source, store: u64) {
+        let Some(limit) = fixed(rule) else { return };
         let ends = (store / limit.period.0 + 1) * limit.period.0;
         if self.is_spoiled(request.key, limit, ends) || EDGE.when(ends < store + self.edge) {
             return;
@@ -389,8 +393,11 @@ impl Observer for Turns {
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
+                if request.kind == Kind::Check {
+                    self.asked(moment, request);
+                }
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
-                    self.admitted(moment, request, rule, decision.source, store.0);
+                    self.admitted(request, rule, decision.source, store.0);
                 }
             }
             Seen::Together { node, what: Together::GoesBack { request }, .. } => {
@@ -513,6 +520,25 @@ mod tests {
         let lost = Seen::Lost { key: 0, store: Timestamp(START + 5) };
         history.see(&mut checker, 5, &lost);
         assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "the store has lost it");
+    }
+
+    /// The one that is told twice is asked for under a bucket, of which nothing is judged, and was forgotten meanwhile, or was not.
+    #[test]
+    fn a_key_that_was_forgotten_and_comes_back_has_another_place_whatever_its_limits_are() {
+        for (quiet, seen) in [(QUIET + 1, 0), (QUIET, 1)] {
+            let (mut history, mut checker) = admitted(3);
+            let mut bucket = History::new("10/1s burst 20");
+            let first = SECOND + 1_000;
+            for at in [first, first + quiet] {
+                // Of key 0 the node is asked meanwhile.
+                history.check(&mut checker, at - SECOND / 2, 1, Source::Lease, false);
+                let request = Request { key: 1, ..bucket.ask(&mut checker, at) };
+                bucket.answer(&mut checker, at, &request, Source::Lease, true);
+                history.check(&mut checker, at, 1, Source::Lease, false);
+                round(&mut history, &mut checker, at + 1_000, &[2], false);
+            }
+            assert_eq!(checker.violations().len(), seen, "{quiet}: {:?}", checker.violations());
+        }
     }
 
     /// Which node it is counts, and that the same one does not begin anew.
