@@ -1,7 +1,7 @@
 //! **early**: while all nodes together are asked for less than 40 % of a window, no check is denied because the limit is
 //! spent: no single node holds that much of it. Faults excuse the keys that they reach, and no others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rationd::core::call::Op;
@@ -63,6 +63,16 @@ static SEVERAL: Exemption = Exemption::new(
     "It comes back all the time, so it is lent in larger lots. What is lent to one node is its own until it hands that back, and a node to which clients go all at once, or that comes to it late, has its part and no more.",
 );
 
+static WANDERS: Exemption = Exemption::new(
+    "a bucket that more than four nodes were asked of in the life of an account, once a fifth of it is asked for in that time and the one in which it fills up",
+    "What it has lent counts until it is handed back or the account closes, and a node to which no client goes any more does not hear that others lack it.",
+);
+
+static LEFT: Exemption = Exemption::new(
+    "a window from the first request that several nodes were asked of, once a third of it is asked for",
+    "A node is lent three fifths beside what it holds of smaller lots, and nodes that clients have left keep theirs.",
+);
+
 static SMALL: Exemption = Exemption::new(
     "of other shapes than one fixed window, keys of several limits or of less than a hundred tokens that several nodes were asked of",
     "A denial of several limits does not always name the one that is spent, and a few tokens may all be lent to other nodes.",
@@ -87,7 +97,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
-    judges: "All algorithms, several limits, whatever goes wrong elsewhere. Buckets and sliding windows that several nodes are asked of: below a fifth.",
+    judges: "All algorithms, several limits, whatever goes wrong elsewhere. Of what several nodes are asked of, buckets and sliding windows below a fifth, windows from the first request below a third.",
     exemptions: &[
         &BASELINES,
         &LOST,
@@ -100,6 +110,8 @@ pub(super) static SHEET: Sheet = Sheet {
         &CONCURRENT,
         &ASIDE,
         &SEVERAL,
+        &WANDERS,
+        &LEFT,
         &SMALL,
         &UNANSWERED,
         &OVERTAKEN,
@@ -116,6 +128,12 @@ const LARGE: u64 = 100;
 
 /// The same of what comes back all the time, and several nodes are asked of.
 const PART_OF_SEVERAL: u64 = 20;
+
+/// See `LEFT`.
+const PART_OF_FROM_FIRST: u64 = 33;
+
+/// See `WANDERS`.
+const NODES: usize = 4;
 
 /// So long after all has healed nodes know of it.
 const SETTLED: u64 = 2_000_000;
@@ -139,6 +157,7 @@ struct Window {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     at: u64,
+    node: u32,
     cost: u64,
 }
 
@@ -320,7 +339,9 @@ impl Early {
     fn answered(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
-        while asked.front().is_some_and(|asked| asked.at + longest < moment.at) {
+        let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        let kept = longest + if is_bucket { LEASE_LIFE.0 } else { 0 };
+        while asked.front().is_some_and(|asked| asked.at + kept < moment.at) {
             asked.pop_front();
         }
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
@@ -339,11 +360,24 @@ impl Early {
                 return;
             }
         }
+        // What was lent to all nodes that were asked while an account lasts.
+        let of_accounts = asked.iter().rev().take_while(|asked| asked.at + LEASE_LIFE.0 >= from);
+        let cost: u64 = of_accounts.clone().map(|asked| asked.cost).sum();
+        let nodes: BTreeSet<u32> = of_accounts.map(|asked| asked.node).collect();
+        let is_lent = cost * 100 >= most * PART_OF_SEVERAL && nodes.len() > NODES;
+        let wanders = WANDERS.when(limit.algorithm == Algorithm::Gcra && is_lent);
         let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
         let is_much = rule.limits.iter().any(Limit::trickles) && sum * 100 >= most * PART_OF_SEVERAL;
+        let is_left = limit.algorithm == Algorithm::FixedFromFirst && sum * 100 >= most * PART_OF_FROM_FIRST;
         let is_small = rule.limits.len() > 1 || most < LARGE;
         let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
-        if !is_shared || !SEVERAL.when(is_much) && !SMALL.when(is_small) && !UNANSWERED.when(is_unanswered) {
+        if !is_shared
+            || !wanders
+                && !SEVERAL.when(is_much)
+                && !LEFT.when(is_left)
+                && !SMALL.when(is_small)
+                && !UNANSWERED.when(is_unanswered)
+        {
             self.found.add("early", moment, || {
                 format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
             });
@@ -371,7 +405,7 @@ impl Observer for Early {
             && request.kind == Kind::Check
         {
             // Who waits is charged before it is answered.
-            let asked = Asked { at: moment.at, cost: request.cost };
+            let asked = Asked { at: moment.at, node: request.node, cost: request.cost };
             self.asked.entry(request.key).or_default().push_back(asked);
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
@@ -486,13 +520,14 @@ mod tests {
         }
     }
 
-    /// Two nodes are asked of it. What comes back all the time is judged below a fifth then, and nothing a node may have gone by its share of.
+    /// Two nodes are asked of it. What comes back all the time is judged below a fifth then, a window from the first request below a third, and nothing a node may have gone by its share of.
     #[test]
     fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
         for (limit, asked, unanswered, seen) in [
             ("100/1s sliding", 19, None, 1),
             ("100/1s sliding", 20, None, 0),
-            ("100/1s fixed from-first", 39, None, 1),
+            ("100/1s fixed from-first", 32, None, 1),
+            ("100/1s fixed from-first", 33, None, 0),
             ("100/1s burst 100", 19, None, 1),
             ("100/1s burst 100", 20, None, 0),
             ("100/1s sliding", 1, Some(2 * SECOND), 0),
@@ -508,6 +543,27 @@ mod tests {
             (1..asked).for_each(|_| history.check(&mut checker, 6 * SECOND, 1, Source::Lease, true));
             history.check(&mut checker, 6 * SECOND, 1, Source::Lease, false);
             assert_eq!(checker.violations().len(), seen, "{limit} {asked} {unanswered:?}: {:?}", checker.violations());
+        }
+    }
+
+    /// Other nodes were asked for five each, and then nobody asked them.
+    #[test]
+    fn a_bucket_that_clients_wander_through_is_judged_by_what_was_asked_for_while_accounts_last() {
+        let (most, counts) = (20 * SECOND, 3 * SECOND / 2);
+        for (limit, others, ago, seen) in [
+            ("100/1s burst 100", 4, counts + LEASE_LIFE.0, 0),
+            ("100/1s burst 100", 4, counts + LEASE_LIFE.0 + 1, 1),
+            ("100/1s burst 100", 3, counts + LEASE_LIFE.0, 1),
+            ("100/1s fixed from-first", 4, counts + LEASE_LIFE.0, 1),
+        ] {
+            let mut history = History::new(limit);
+            let mut checker = Early::new(&history.setting());
+            for node in 1..=others {
+                let other = Request { node, cost: 5, ..history.ask(&mut checker, most - ago) };
+                history.see(&mut checker, most - ago, &Seen::Asked(&other));
+            }
+            history.check(&mut checker, most, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{limit} {others} {ago}: {:?}", checker.violations());
         }
     }
 
