@@ -1,6 +1,7 @@
 //! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
-//! the store, and from the next whole window on the limit is used, if it is asked for. A store that
-//! needs more than half of the timeout for an answer when all is well is not judged.
+//! the store, and from then on the fleet admits three quarters of what one limiter that sees all checks would
+//! admit, all limits being spent when it begins. A store that needs more than half of the timeout for an answer when all is
+//! well is not judged.
 //! **livelock**: time goes on, whatever the nodes do.
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+use super::ideal::Ideal;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Set};
@@ -30,23 +32,14 @@ static LATER: Exemption = Exemption::new(
     "answers of a node about a key within a second and two of the longest periods after the first answer of the store about it since it was lost there",
     "For a second from then on other nodes may still have to pay for what they admitted. Where a key is seldom asked for, that begins later than all has healed.",
 );
-static STEADY: Exemption = Exemption::new(
-    "of other shapes than one fixed window, demand that is not steady",
-    "What is asked for when nothing is left is not asked for when there is: each tenth of three periods has to ask for a fifth more than comes, and what comes in pauses between two checks that are as long as the shortest limit remembers nobody can take.",
-);
 static BURSTS: Exemption = Exemption::new(
     "the use of a fixed window that several nodes were asked for, and in its second half too little",
     "A node that was told that nothing is left asks again after a quarter of the window and a jitter: of what another one has handed back meanwhile it is lent some if it is asked for it still.",
 );
-static SHALLOW: Exemption = Exemption::new(
-    "the use of buckets that fill up within a second, and of what costs more than a limit holds",
-    "A full bucket loses what nobody takes at once, and what costs more is never admitted.",
+static FEW: Exemption = Exemption::new(
+    "the use of buckets and sliding windows that hold no more than two costs and a token a node that was asked",
+    "All that such a limit holds may lie with nodes that nobody asks just now, until they hand it back or their accounts close.",
 );
-static FIRST: Exemption = Exemption::new(
-    "of three periods of other shapes, one",
-    "No window begins with the time that is watched: two of three are whole for sure.",
-);
-
 static STALLS: Exemption = Exemption::new(
     "where scripts stall, a node for two seconds after a call of it was not answered in time",
     "Two stalls in a row last longer than a short timeout.",
@@ -56,8 +49,18 @@ static CRAMPED: Exemption = Exemption::new(
     "One that holds slots of a concurrent limit makes no room for others.",
 );
 
+static HALF: Exemption = Exemption::new(
+    "of several limits the use of one half instead of a quarter",
+    "Each of them lets lapse what nodes hold when its window ends.",
+);
+
+static LEFT: Exemption = Exemption::new(
+    "of buckets that several nodes were asked of, once what they hold",
+    "A node that clients have left keeps what it was lent until its account closes.",
+);
+
 static ASIDE: Exemption = Exemption::new(
-    "the use of keys of which tokens are set aside for nodes that may lose the store, where messages are lost, anything goes wrong, or a table has no room for all keys",
+    "the use of keys of which tokens are set aside for nodes that may lose the store, where messages are lost, anything goes wrong, or a table has no room for all keys; where all is well, as far as they are set aside for nodes that are not asked in each quarter of a period",
     "What is set aside for a node that was killed, has not heard of it, or has dropped the key for want of room, nobody is lent until it lapses, five to ten minutes later.",
 );
 
@@ -69,19 +72,19 @@ static MOVED: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "liveness.rs",
     invariants: &["liveness", "livelock"],
-    proves: "Two seconds after everything has healed no answer comes without the store, and the limit is used where it is asked for; time goes on.",
+    proves: "Two seconds after everything has healed no answer comes without the store, and of what one limiter that sees all checks would admit three quarters are admitted; time goes on.",
     judges: "All algorithms, several limits.",
     exemptions: &[
         &SLOW_STORE,
         &ROOM_LEFT,
         &SHARES_END,
         &LATER,
-        &STEADY,
         &BURSTS,
-        &SHALLOW,
-        &FIRST,
+        &FEW,
         &STALLS,
         &CRAMPED,
+        &HALF,
+        &LEFT,
         &ASIDE,
         &MOVED,
     ],
@@ -117,25 +120,72 @@ struct Window {
 /// See `MOVED`.
 const QUARTER: u64 = 4;
 
-/// Of shapes whose windows do not begin with the clock's: so many of the longest periods are watched, in so many parts.
+/// Of all shapes: so many of the longest periods are watched at least, and longer, until something has to be admitted.
 const PERIODS: u64 = 3;
-const PARTS: usize = 10;
 
-/// Buckets that fill up sooner lose what is not taken at once.
-const SHALLOWEST: u64 = 1_000_000;
+/// What is watched last, for half as long at least, ends so long before the run.
+const LAST: u64 = 300_000;
 
 /// What was asked for and admitted of a key in such a time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Stretch {
     begun: u64,
-    asked: [u64; PARTS],
+    /// One limiter that sees all checks, and what it has admitted.
+    ideal: Ideal,
+    due: u64,
     admitted: u64,
     most: u64,
-    /// When it was last asked for, and how much of the time has gone by in pauses that the shortest limit does not bridge.
-    last: u64,
-    paused: u64,
+    /// The nodes that were asked, and those in the quarter of the longest period with that number; the fewest of one that is over.
+    nodes: Set<u32>,
+    now: (u64, Set<u32>),
+    fewest: u64,
     /// Somebody was turned away for want of room.
     turned: bool,
+}
+
+impl Stretch {
+    fn new(at: u64, limits: &[Limit], store: u64) -> Self {
+        let ideal = Ideal::spent(limits, store);
+        Self {
+            begun: at,
+            ideal,
+            due: 0,
+            admitted: 0,
+            most: 0,
+            nodes: Set::default(),
+            now: (0, Set::default()),
+            fewest: u64::MAX,
+            turned: false,
+        }
+    }
+
+    /// A node is asked, in the quarter with that number.
+    fn ask(&mut self, node: u32, quarter: u64) {
+        if self.now.0 < quarter {
+            let asked = self.now.1.len() as u64;
+            self.fewest = self.fewest.min(if quarter == self.now.0 + 1 { asked } else { 0 });
+            self.now = (quarter, Set::default());
+        }
+        self.nodes.insert(node);
+        self.now.1.insert(node);
+    }
+
+    /// So much has to be admitted by now. Of what is set aside for so many nodes, if any, the part of those that are asked all the time.
+    fn wanted(&self, aside: Option<u64>, is_half: bool) -> u64 {
+        let asked = self.nodes.len() as u64;
+        let due = match aside.map(|known| known.max(asked)) {
+            Some(known) if ASIDE.when(self.fewest < known) => self.due * self.fewest / known,
+            _ => self.due,
+        };
+        let due = if HALF.when(is_half) { due / 2 } else { due * 3 / 4 };
+        let left = LEFT.forgives(if asked > 1 { self.ideal.deepest() } else { 0 });
+        due.saturating_sub(ROOM_LEFT.forgives(self.room()) + left)
+    }
+
+    /// What nodes may hold.
+    fn room(&self) -> u64 {
+        self.most * 2 + self.nodes.len() as u64
+    }
 }
 
 /// The checker.
@@ -161,6 +211,8 @@ pub(super) struct Liveness {
     /// By key of which tokens are set aside: when each node was last asked for it, by its owner's clock.
     asked: Map<u32, BTreeMap<u32, u64>>,
     stretches: BTreeMap<u32, Stretch>,
+    /// By key: how many nodes the store has known to use it.
+    known: Map<u32, u64>,
     nodes: u64,
     judged: Judged,
     found: Found,
@@ -189,6 +241,7 @@ impl Liveness {
             windows: BTreeMap::new(),
             asked: Map::default(),
             stretches: BTreeMap::new(),
+            known: Map::default(),
             nodes: 1,
             judged: Judged::default(),
             found: Found::default(),
@@ -200,7 +253,7 @@ impl Liveness {
         // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
         let wanted = (count * 3 / 4).saturating_sub(ROOM_LEFT.forgives(window.most * 2 + self.nodes));
         let is_burst = BURSTS.when(window.several && window.late * 2 < count + count / 5);
-        if !window.whole || is_burst || window.asked < count + count / 5 {
+        if !window.whole || is_burst || wanted == 0 || window.asked < count + count / 5 {
             return;
         }
         self.judged.uses += 1;
@@ -211,48 +264,32 @@ impl Liveness {
     }
 }
 
-/// For how long a limit keeps what nobody takes.
-fn remembers(limit: &Limit) -> u64 {
-    if limit.algorithm == Algorithm::Gcra { limit.depth().0 } else { limit.period.0 }
-}
-
 impl Liveness {
-    /// A check under a rule of another shape: sliding windows, buckets and windows from the first request are used as they
-    /// come to it where demand is steady.
-    fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
-        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
-        let span = PERIODS * longest;
-        let fresh = Stretch { begun: moment.at, last: moment.at, ..Stretch::default() };
-        let mut stretch = *self.stretches.entry(request.key).or_insert(fresh);
-        let pause = moment.at - stretch.last;
-        stretch.paused += if rule.limits.iter().any(|limit| pause >= remembers(limit)) { pause } else { 0 };
-        stretch.last = moment.at;
-        if moment.at >= stretch.begun + span {
-            self.judge_stretch(moment, request.key, rule, &stretch);
-            stretch = fresh;
+    /// A check under a rule of any shape: of what one limiter that sees all checks would admit, if all were spent when it begins, a fleet
+    /// admits most.
+    fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+        let span = PERIODS * rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
+        let fresh = || Stretch::new(moment.at, &rule.limits, store);
+        let mut stretch = self.stretches.remove(&request.key).filter(|stretch| stretch.ideal.is_of(&rule.limits));
+        let aside = rule.is_entitled().then(|| self.known.get(&request.key).copied().unwrap_or(0));
+        let is_over =
+            |begun: u64| moment.at >= begun + span || moment.at + LAST >= self.until && moment.at >= begun + span / 2;
+        let wanted = |stretch: &Stretch| stretch.wanted(aside, rule.limits.len() > 1);
+        if let Some(over) = stretch.take_if(|over| is_over(over.begun) && (wanted(over) > 0 || over.turned)) {
+            self.judge_stretch(moment, request.key, rule, &over, wanted(&over));
         }
-        let part = (moment.at - stretch.begun) as usize * PARTS / span as usize; // below PARTS
-        stretch.asked[part] += request.cost;
+        let mut stretch = stretch.unwrap_or_else(fresh);
         stretch.most = stretch.most.max(request.cost);
+        stretch.ask(request.node, (moment.at - stretch.begun) * PERIODS * QUARTER / span);
         stretch.turned |= CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
+        stretch.due += if stretch.ideal.admit(store, request.cost) { request.cost } else { 0 };
         stretch.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
         self.stretches.insert(request.key, stretch);
     }
 
-    fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch) {
-        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
-        let comes = |span: u64| {
-            let each =
-                rule.limits.iter().map(|limit| u128::from(limit.count) * u128::from(span) / u128::from(limit.period.0));
-            each.min().unwrap_or(0) as u64 // a few times the smallest limit
-        };
-        let whole = comes(PERIODS * longest);
-        let parts = whole * 6 / 5 / PARTS as u64;
-        let least = *stretch.asked.iter().min().unwrap_or(&0);
-        let counted = if FIRST.when(true) { PERIODS - 1 } else { PERIODS } * longest;
-        let due = comes(counted.saturating_sub(STEADY.forgives(stretch.paused)));
-        let wanted = (due * 3 / 4).saturating_sub(ROOM_LEFT.forgives(stretch.most * 2 + self.nodes));
-        if STEADY.when(least < parts.max(1)) || stretch.turned {
+    fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch, wanted: u64) {
+        let is_of_few = |limit: &Limit| limit.trickles() && limit.capacity() <= stretch.room();
+        if stretch.turned || FEW.when(rule.limits.iter().any(is_of_few)) {
             return;
         }
         self.judged.uses += 1;
@@ -288,6 +325,10 @@ impl Observer for Liveness {
             _ => {}
         }
         if let Seen::Settled { node, key, grant, .. } = seen {
+            if let Some(grant) = grant {
+                let known = self.known.entry(*key).or_default();
+                *known = u64::from(grant.nodes).max(*known);
+            }
             match grant {
                 None => _ = self.found_again.insert((*node, *key), None),
                 Some(_) => {
@@ -318,23 +359,18 @@ impl Observer for Liveness {
         if rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
             return;
         }
-        let Some(limit) = aligned(rule) else {
-            let is_shallow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < SHALLOWEST;
-            let is_too_much = rule.limits.iter().any(|limit| request.cost > limit.capacity());
-            let is_aside = ASIDE.when(rule.is_entitled() && (self.loses || self.cramped));
-            if !is_aside && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
-                self.watch(moment, request, rule, decision);
-            }
-            return;
-        };
+        let is_aside = ASIDE.when(rule.is_entitled() && (self.loses || self.cramped));
+        if !is_aside {
+            self.watch(moment, request, rule, decision, store.0);
+        }
+        let Some(limit) = aligned(rule) else { return };
         let (number, passed) = (store.0 / limit.period.0, store.0 % limit.period.0);
         let fresh = Window { number, node: request.node, ..Window::default() };
         let window = self.windows.entry(request.key).or_insert(fresh);
         let mut over = (window.number != number).then_some(*window);
         if over.is_some() {
             let before = over.map_or([0; 2], |over| [over.nodes, over.before[0]]);
-            *window =
-                Window { whole: !ASIDE.when(rule.is_entitled() && (self.loses || self.cramped)), before, ..fresh };
+            *window = Window { whole: !is_aside, before, ..fresh };
         }
         if rule.is_entitled() {
             let asked = self.asked.entry(request.key).or_default();
@@ -412,36 +448,65 @@ mod tests {
         }
     }
 
+    /// A check of one every twentieth of a second, of which so many are admitted each second.
+    fn asked(limit: &str, admitted: u64) -> Liveness {
+        let mut history = History::new(limit);
+        let mut checker = checker(&history);
+        for step in 0..100 {
+            let at = 10 * SECOND + step * SECOND / 20;
+            history.check(&mut checker, at, 1, Source::Lease, step % 20 < admitted);
+        }
+        checker
+    }
+
     #[test]
-    fn other_shapes_that_are_not_used_are_seen() {
-        for limit in ["10/1s sliding", "10/1s fixed from-first", "10/1s burst 20"] {
-            for (used, seen) in [(8, false), (3, true)] {
-                let mut history = History::new(limit);
-                let mut checker = checker(&history);
-                for step in 0..100 {
-                    let at = 10 * SECOND + step * SECOND / 20;
-                    history.check(&mut checker, at, 1, Source::Lease, step % 20 < used);
-                }
+    fn limits_of_all_shapes_that_are_not_used_are_seen() {
+        for limit in ["10/1s fixed", "10/1s sliding", "10/1s fixed from-first", "10/1s burst 20", "10/1s burst 4"] {
+            for (used, seen) in [(8, false), (2, true)] {
+                let checker = asked(limit, used);
                 assert_eq!(!checker.violations().is_empty(), seen, "{limit}: {:?}", checker.violations());
-                assert_eq!(checker.judged(), Judged { answers: 100, uses: 1 }, "{limit}");
+                assert!(checker.judged().answers == 100 && checker.judged().uses > 0, "{limit}");
             }
         }
     }
 
-    /// Each tenth of three periods of the bucket is asked for, and for longer than a window nobody asks.
+    /// Of a limit that is never spent all that is asked for has to be admitted, but for a quarter.
     #[test]
-    fn of_a_window_that_nobody_asks_for_in_a_pause_nobody_has_to_take_anything() {
-        for (pause, seen) in [(SECOND / 5, true), (11 * SECOND / 20, false)] {
-            let mut history = History::of_several(&["1/500ms fixed", "20/2s"]);
-            let mut checker = checker(&history);
-            for step in 0..400 {
-                let at = 10 * SECOND + step * SECOND / 50;
-                if at % SECOND >= pause {
-                    history.check(&mut checker, at, 1, Source::Lease, false);
-                }
+    fn what_is_asked_for_below_a_limit_has_to_be_admitted() {
+        for limit in ["100/1s fixed", "100/1s sliding", "100/1s fixed from-first", "100/1s burst 20"] {
+            for (used, seen) in [(20, false), (15, false), (7, true)] {
+                let checker = asked(limit, used);
+                assert_eq!(!checker.violations().is_empty(), seen, "{limit} {used}: {:?}", checker.violations());
             }
-            assert_eq!(!checker.violations().is_empty(), seen, "{pause}: {:?}", checker.violations());
-            assert_eq!(checker.judged().uses, 1, "{pause}");
+        }
+    }
+
+    /// One token a window is no more than a node may hold: what comes in three of them says nothing, and what comes in more does.
+    #[test]
+    fn what_little_comes_of_is_watched_until_something_has_to_be_admitted() {
+        for (limit, uses) in
+            [("1/200ms fixed", true), ("1/1s fixed", false), ("3/200ms burst 3", false), ("3/200ms burst 4", true)]
+        {
+            let checker = asked(limit, 20);
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            assert_eq!(checker.judged().uses > 0, uses, "{limit}");
+        }
+    }
+
+    /// Two of four nodes that the store knows are asked: the parts of the others nobody is lent.
+    #[test]
+    fn what_is_set_aside_for_nodes_that_are_not_asked_is_not_wanted() {
+        for (known, admitted, seen) in [(4, 4, false), (4, 0, true), (2, 2, true), (2, 8, false)] {
+            let mut history = History::entitled("10/1s sliding");
+            let mut checker = checker(&history);
+            checker.known.insert(0, known);
+            checker.loses = false;
+            for step in 0..160 {
+                let at = 10 * SECOND + step * SECOND / 20;
+                let request = Request { node: step as u32 % 2, ..history.ask(&mut checker, at) };
+                history.answer(&mut checker, at, &request, Source::Lease, step % 20 < admitted);
+            }
+            assert_eq!(!checker.violations().is_empty(), seen, "{known} {admitted}: {:?}", checker.violations());
         }
     }
 
@@ -484,8 +549,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_used_is_seen() {
-        // One node, two that are asked all the time, and two that are asked at the beginning of each window.
-        for (nodes, apart, seen) in [(1, 1, true), (2, SECOND / 20, true), (2, 1, false)] {
+        // One node, two that are asked all the time, and two that are asked at the beginning of each window: of those no window by itself.
+        for (nodes, apart, windows) in [(1, 1, 3), (2, SECOND / 20, 3), (2, 1, 0)] {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history);
             for second in 10..15 {
@@ -495,7 +560,10 @@ mod tests {
                     history.answer(&mut checker, at, &request, Source::Lease, check < 3);
                 }
             }
-            assert_eq!(!checker.violations().is_empty(), seen, "{nodes}, {apart}: {:?}", checker.violations());
+            let [stretches, of_windows] = [true, false].map(|is| {
+                checker.violations().iter().filter(|violation| violation.what.contains("Stretch") == is).count()
+            });
+            assert_eq!((stretches, of_windows), (1, windows), "{nodes}, {apart}: {:?}", checker.violations());
         }
     }
 }

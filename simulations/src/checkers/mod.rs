@@ -42,6 +42,7 @@ mod flights;
 mod flow;
 mod holds;
 mod honest;
+mod ideal;
 mod ids;
 mod joint;
 mod landing;

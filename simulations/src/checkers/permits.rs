@@ -18,7 +18,7 @@ use super::reach::Reach;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, has_pushes};
 use crate::maps::Set;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
+use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 static ALONE: Exemption = Exemption::new(
@@ -81,6 +81,9 @@ const IDLE: u64 = 5_000_000;
 /// So long after everything has healed, or after the last thing that went wrong with a key, everything is where it belongs: a lease
 /// is over, and who was denied has asked again.
 const HEALED: u64 = 16_000_000;
+
+/// When all has healed leases flow after so long.
+const SETTLED: u64 = 2_000_000;
 
 /// A slot in a client's hands.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +153,8 @@ pub(super) struct Permits {
     is_idle: bool,
     /// Denials, and those of them that are judged.
     denials: [u64; 2],
+    /// Checks, up to one, that had to be admitted when all had healed.
+    used: u64,
     found: Found,
 }
 
@@ -168,6 +173,7 @@ impl Permits {
             is_concurrent: setting.rules.iter().map(|rule| rule.is_concurrent()).collect(),
             is_idle: !setting.rules.iter().any(|rule| rule.is_concurrent()) && !has_pushes(plan),
             denials: [0; 2],
+            used: 0,
             found: Found::default(),
         }
     }
@@ -191,6 +197,12 @@ impl Permits {
         if decision.slot.is_some() != takes && decision.reason != Reason::Overload {
             self.found.add("conservation", moment, || format!("{request:?} was answered {decision:?}"));
         }
+        // One that is enough: that slots are used when all has healed is judged of this run.
+        let has_settled = self.healed.is_some_and(|healed| at >= healed + SETTLED);
+        if self.used == 0 && has_settled && request.kind == Kind::Check && decision.reason != Reason::Overload {
+            self.used = u64::from(self.is_plenty(moment, request)[1]);
+        }
+        let key = self.keys.entry(request.key).or_default();
         if let Some(permit) = decision.slot {
             if !self.given.insert((life, permit)) {
                 self.found.add("conservation", moment, || format!("{request:?}: {permit} was given before"));
@@ -233,7 +245,8 @@ impl Permits {
         }
     }
 
-    fn denied(&mut self, moment: Moment, request: &Request, decision: &Decision) {
+    /// Whether a denial is judged, and would be one in spite of plenty.
+    fn is_plenty(&self, moment: Moment, request: &Request) -> [bool; 2] {
         let (at, key) = (moment.at, &self.keys[&request.key]);
         let (most, node) = (self.most(key.policy, at), request.node);
         let has_healed = self.healed.is_some_and(|healed| at >= healed + HEALED);
@@ -246,11 +259,16 @@ impl Permits {
         let is_stranded = key.is_stranded(at) || self.reach.meets(moment, request.key, HEALED);
         let is_excused = STRANDED.when(is_stranded) || CHANGED.when(at < self.counts[key.policy].1);
         let is_judged = !is_excused || has_healed;
-        let is_plenty = is_judged && !HALF.when(wanted > most);
+        [is_judged, is_free || is_judged && !HALF.when(wanted > most)]
+    }
+
+    fn denied(&mut self, moment: Moment, request: &Request, decision: &Decision) {
+        let [is_judged, is_plenty] = self.is_plenty(moment, request);
         self.denials[0] += 1;
         self.denials[1] += u64::from(is_judged);
-        if is_free || is_plenty {
-            let key = &self.keys[&request.key];
+        if is_plenty {
+            let (at, key) = (moment.at, &self.keys[&request.key]);
+            let (most, own) = (self.most(key.policy, at), key.out_of(request.node, at));
             self.found.add("plenty", moment, || {
                 format!("{request:?}: {decision:?}, of {most} {own} were out here and {} in all", key.out(at))
             });
@@ -535,6 +553,10 @@ impl Checker for Permits {
 
     fn sheet(&self) -> &'static Sheet {
         &SHEET
+    }
+
+    fn judged(&self) -> Judged {
+        Judged { answers: 0, uses: self.used }
     }
 }
 
