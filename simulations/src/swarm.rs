@@ -56,7 +56,7 @@ pub fn plan(seed: u64) -> Plan {
     // What a scene lets come late is of answers that wait for no replica longer than usual.
     let over = plan.expect.over.filter(|over| *over == 0 || redis.lag_stalls.0 == 0);
     let expect = Expect { over, ..plan.expect };
-    calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan })
+    calm::with_use(calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan }))
 }
 
 /// In a fifth of the runs replicas lag now more and now less, and in a fifth each script costs something else.

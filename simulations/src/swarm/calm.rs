@@ -4,7 +4,7 @@
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::traffic;
-use crate::plan::{Demand, Plan, Policy, Shape};
+use crate::plan::{Demand, Expect, OnStoreLoss, Plan, Policy, Shape};
 use crate::span::Span;
 
 /// Windows that are longer are not waited for.
@@ -23,6 +23,41 @@ const FEWER: u64 = 4;
 
 /// Checks a second at least, as chance makes windows of few checks more uneven.
 const FEWEST: u64 = 60;
+
+/// A limit of which the use can be seen, and what it is asked for a second: half as much again.
+pub(super) const PLAIN: &str = "20/500ms fixed";
+const ASKED: u64 = 60;
+
+/// So long before the last of it is judged.
+const WATCHED: u64 = 2_500_000;
+
+/// The same plan with a calm in which the use of a limit can be seen: where it can be seen of none of them, one more key is asked for
+/// from the calm on. What a scene expects of its figures is of its own keys.
+pub(super) fn with_use(plan: Plan) -> Plan {
+    if plan.expect != Expect::default() || plan.policies.iter().any(|policy| is_seen(&plan, policy)) {
+        return plan;
+    }
+    let begins = plan.longest_recovery().0 + 1_500_000;
+    let calm = Span(plan.calm.0.max(begins + WATCHED));
+    let (mut policies, mut demand) = (plan.policies.clone(), plan.demand.clone());
+    let from = Span(plan.span.0 + begins);
+    demand.push(Demand { policy: policies.len() as u32, rate: ASKED, keys: 1, from, ..Demand::default() }); // a handful
+    policies.push(Policy { limits: vec![PLAIN.into()], ..Policy::default() });
+    Plan { calm, policies, demand, ..plan }
+}
+
+/// Whether one can see that a policy's limits are used, or that its slots are. Where tokens are set aside for nodes that something
+/// happens to, where each node may hold all, and where windows outlast the calm, one cannot.
+fn is_seen(plan: &Plan, policy: &Policy) -> bool {
+    let limits: Vec<_> = policy.limits.iter().filter_map(|text| Limit::parse(text).ok()).collect();
+    let cost = plan.demand.iter().map(|demand| u64::from(demand.cost)).max().unwrap_or(1);
+    let room = 4 * cost + 2 * u64::from(plan.nodes);
+    let is_large = limits.iter().all(|limit| limit.capacity() > room);
+    let is_short = traffic::longest_period(policy) <= SHORT;
+    let is_slot = limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent);
+    let is_aside = policy.on_store_loss == OnStoreLoss::Entitled;
+    is_slot || is_large && is_short && !is_aside && limits.len() == 1
+}
 
 /// The same plan with a calm that is long enough. In what is added to it checks are as many as are judged, because most of a run
 /// would be calm otherwise, in which hardly anything goes wrong.
@@ -112,6 +147,22 @@ mod tests {
         let hot = Demand { key_skew: 1_500, ..plan("100/5s fixed", 1_000, 200).demand[0].clone() };
         let later = lengthened(Plan { demand: vec![hot], ..plan("100/5s fixed", 1_000, 200) }).demand[0].later_rate;
         assert!((120..220).contains(&later), "the hottest key has two checks of five: {later}");
+    }
+
+    #[test]
+    fn one_more_key_is_asked_for_where_the_use_of_none_can_be_seen() {
+        for limit in ["100/1s fixed", "9/1s concurrent", "100/1s burst 50", "100/2s sliding"] {
+            assert_eq!(with_use(plan(limit, 100, 1)), plan(limit, 100, 1), "{limit}");
+        }
+        for limit in ["100/1h fixed", "5/1s sliding", "100/1s burst 5"] {
+            let seen = with_use(plan(limit, 100, 1));
+            assert_eq!((seen.demand.len(), &seen.policies[1].limits[0][..]), (2, PLAIN), "{limit}");
+            assert!(seen.span.0 + seen.calm.0 >= seen.demand[1].from.0 + WATCHED, "{limit}");
+        }
+        let aside = Policy { on_store_loss: OnStoreLoss::Entitled, ..plan("100/1s fixed", 100, 1).policies[0].clone() };
+        assert_eq!(with_use(Plan { policies: vec![aside], ..plan("100/1s fixed", 100, 1) }).demand.len(), 2);
+        let expected = Plan { expect: Expect { over: Some(0), ..Expect::default() }, ..plan("100/1h fixed", 100, 1) };
+        assert_eq!(with_use(expected.clone()), expected, "a scene expects figures of its own keys");
     }
 
     #[test]

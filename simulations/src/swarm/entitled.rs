@@ -146,7 +146,7 @@ mod tests {
             let plan = swarm::plan(seed);
             assert!(crate::scenario::check(&plan).is_ok() && plan.seed == seed, "{plan:?}");
             lapse += u64::from(plan.about.ends_with("lapsing."));
-            all += plan.policies.len();
+            all += plan.policies.iter().filter(|policy| policy.limits[0] != crate::swarm::calm::PLAIN).count();
             entitled += plan.policies.iter().filter(|policy| policy.on_store_loss == OnStoreLoss::Entitled).count();
         }
         assert!(entitled * 10 > all * 7 && entitled < all && lapse == 10, "{entitled} of {all}, {lapse}");
