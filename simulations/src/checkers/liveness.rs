@@ -493,6 +493,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_several_limits_half_has_to_be_admitted() {
+        for (used, seen) in [(7, false), (3, true)] {
+            let mut history = History::of_several(&["10/1s fixed", "20/2s burst 20"]);
+            let mut checker = checker(&history);
+            for step in 0..140 {
+                history.check(&mut checker, 10 * SECOND + step * SECOND / 20, 1, Source::Lease, step % 20 < used);
+            }
+            assert_eq!(!checker.violations().is_empty(), seen, "{used}: {:?}", checker.violations());
+        }
+    }
+
     /// Two of four nodes that the store knows are asked: the parts of the others nobody is lent.
     #[test]
     fn what_is_set_aside_for_nodes_that_are_not_asked_is_not_wanted() {
