@@ -1,5 +1,9 @@
 -- Writes what the script has decided, and answers. Put after each script, as lib.lua is put before it.
 
+--<many
+-- What was written of a key that nobody had asked for: the loop at the end writes the same of others.
+local census_then, counter_then, record_then, lent_then, span_then
+-->
 if writes then
   if wrong_type then call('DEL', hash) end
   if bad then call('HDEL', hash, unpack(bad)) end
@@ -80,6 +84,9 @@ if writes then
     else
       local census = nodes_now == 1 and nodes_before == 0 and seen_again == 1 and asked_in == census_id
         and asked_text .. ' 1 0 1' or format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
+--<many
+      census_then, counter_then, record_then, lent_then = census, counter, record, lent
+--<one
       if lent then
         call('HSET', hash, 'e', format('%d', epoch_now), 'c', census, limit_name, counter, own, record, 'o', lent)
       else
@@ -159,7 +166,11 @@ if writes then
     end
 -->
     lasts = lasts + 999
-    call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000 - now + now % 1000) / 1000 + 1))
+    local span = format('%d', (lasts - lasts % 1000 - now + now % 1000) / 1000 + 1)
+    call('PEXPIRE', hash, span)
+--<many
+    span_then = span
+-->
   end
 end
 
@@ -244,13 +255,52 @@ return { granted, marks, epoch_now or 0, now, lent, limit_prev, limit_at, part_g
 return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at }
 --<many
 -- Text, which costs Redis less than numbers: seven bytes each, and the answers of all keys one after another.
-return pack('<I7I7I7I7I7I7I7', granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
+local reply = pack('<I7I7I7I7I7I7I7', granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
+-- Of a key that is new to the node that asks, and was to the store, also what was decided, with the length of what stands before the
+-- id in its record.
+if exists or damaged or ahead_of ~= 0 or epoch ~= 0 or not census_then or not span_then then return reply end
+return reply, now, census_then, counter_then, record_then, lent_then, span_then, #asked_text + 1
 end
+-- What is decided of keys that are new follows from what was asked, so of as much it is the same, but for the id: that is a key's
+-- epoch, and stands in its record. So one such key is decided, and others of this call are written as it was. That a key is new HLEN
+-- says for a fifth of what HMGET takes.
+local cut = string.sub
+local told_then, need_then, want_then, least_then, held_then
+local now, census, counter, lent, span, record_head, record_rest, reply_head, reply_rest
 -- An error is of its key alone, and makes the answer an array.
 local replies, all_told = {}, true
 for place = 1, #keys do
-  local reply = lend(place)
-  if reply.err then all_told = false end
+  local hash, head, reply = keys[place], argv[place + 2], nil
+  if told_then and #head == HEAD_BYTES then
+    local told, id, need, want, least, ahead_of, epoch, held, until_place = numbers_of(HEAD, head)
+    local until_at = numbers_of('<I7', head, until_place)
+    if need == need_then and want == want_then and least == least_then and held == held_then and told == told_then
+      and epoch == 0 and ahead_of == 0 and id > 0 and id <= EXACT
+      and (until_at == 0 or now <= until_at and now + CALL_LIFE >= until_at) and redis.pcall('HLEN', hash) == 0 then
+      local id_text, epoch_text = cut(head, 8, 14), format('%d', id)
+      local record = record_head .. id_text .. record_rest
+      if lent then
+        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, 'n:' .. node, record, 'o', lent)
+      else
+        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, 'n:' .. node, record)
+      end
+      call('PEXPIRE', hash, span)
+      reply = reply_head .. id_text .. reply_rest
+    end
+  end
+  if not reply then
+    local now_then, census_then, counter_then, record_then, lent_then, span_then, id_place
+    reply, now_then, census_then, counter_then, record_then, lent_then, span_then, id_place = lend(place)
+    if reply.err then
+      all_told = false
+    elseif census_then and not told_then then
+      now, census, counter, lent, span = now_then, census_then, counter_then, lent_then, span_then
+      local _
+      told_then, _, need_then, want_then, least_then, _, _, held_then = numbers_of(HEAD, head)
+      record_head, record_rest = cut(record_then, 1, id_place), cut(record_then, id_place + 8)
+      reply_head, reply_rest = cut(reply, 1, 14), cut(reply, 22)
+    end
+  end
   replies[place] = reply
 end
 return all_told and table.concat(replies) or replies

@@ -142,10 +142,15 @@ fn keys_that_are_asked_for_at_once_are_answered_as_one_by_one() {
         // Eight keys, each with a past of its own under one of the same policies, and each under two prefixes.
         let mut shaper = Caller::new(&mut random);
         let digests: Vec<_> = (0..KEYS).map(|key| Digest(u128::from(batch) << 64 | u128::from(key))).collect();
-        for _ in 0..12 {
+        // Of some batches most keys are new when they are first asked for together, as those of a busy node are.
+        let new = if random.percent(50) { 0 } else { 80 };
+        for round in 0..12 {
             // A call in turn, or damage; and then one that all of them are asked at once.
             for digest in &digests {
                 let (node, call) = shaper.next(&mut random, None);
+                if round == 0 && random.percent(new) {
+                    continue;
+                }
                 let call = Call { digest: *digest, ..call };
                 let damage = random.percent(3);
                 for prefix in ["alone", "joined"] {
