@@ -1,7 +1,7 @@
 //! Finds where each reply of Redis ends in the received bytes, and what it says. Pure.
 //!
-//! An array of integers, which is how scripts answer, is parsed here. Of any other reply only the end is found, and
-//! the redis crate parses it. Source: the RESP3 specification (Redis does not send its streamed types). Called by
+//! An array of integers and a string, which is how scripts answer, are parsed here. Of any other reply only the end is found,
+//! and the redis crate parses it: for each it clears 8 KiB first. Source: the RESP3 specification (Redis does not send its streamed types). Called by
 //! `wire.rs`.
 
 use redis::Value;
@@ -55,8 +55,18 @@ pub(super) fn read<'a>(bytes: &[u8], integers: &'a mut Vec<i64>) -> Result<Frame
     if bytes[0] == b'>' {
         return Ok(Frame::Push(end));
     }
-    let value = redis::parse_redis_value(&bytes[..end]).map_err(|_| Malformed)?;
+    let value = match string(&bytes[..end]) {
+        Some(string) => Value::BulkString(string.to_vec()),
+        None => redis::parse_redis_value(&bytes[..end]).map_err(|_| Malformed)?,
+    };
     Ok(Frame::Reply(end, Reply::Value(value)))
+}
+
+/// What a whole reply says that is a string and not null.
+fn string(reply: &[u8]) -> Option<&[u8]> {
+    let size =
+        reply.strip_prefix(b"$").filter(|rest| !rest.starts_with(b"-"))?.iter().position(|byte| *byte == b'\r')?;
+    reply.get(size + 3..)?.strip_suffix(b"\r\n")
 }
 
 /// Parses an array of integers, and returns where it ends; `None` when it is something else or incomplete.
