@@ -323,6 +323,7 @@ impl Shard {
     }
 
     /// The key as of `now`. A missing one is created, if necessary in place of a quiet key.
+    #[inline]
     fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut LeasedKey, &mut Context)> {
         let index = match self.table.find(request.digest.0) {
             Some(index) => index,

@@ -45,16 +45,6 @@ impl LeasedKey {
         self.view.charged(self.holdings.unspent())
     }
 
-    /// Assumes that other nodes no longer hold tokens of buckets.
-    pub(super) fn doubt_lent(&self, counters: &mut [Counter; MAX_LIMITS]) {
-        let held = self.holdings.unspent();
-        for (limit, counter) in self.view.rule().limits.iter().zip(counters) {
-            if limit.algorithm == Algorithm::Gcra {
-                counter.used = counter.used.min(held);
-            }
-        }
-    }
-
     /// Brings the counters to what the store has once it hears what is held of buckets, when `returned` tokens are
     /// returned.
     pub(super) fn charge(&mut self, returned: u64) {
@@ -175,7 +165,8 @@ impl LeasedKey {
     /// read; and by how much later than it was the store will take the last spending of a bucket to have been, when
     /// it hears of it after `wait`. A client that comes a moment too early would be denied once more.
     pub(super) fn drift_margin(&self, now: Instant, wait: Micros) -> Micros {
-        let age = self.ages(now, 0).into_iter().max().unwrap_or(Micros::ZERO).min(gcra::LEASE_LIFE);
+        let (ages, limits) = (self.ages(now, 0), self.view.rule().limits.len());
+        let age = ages.into_iter().take(limits).max().unwrap_or(Micros::ZERO).min(gcra::LEASE_LIFE);
         let since = self.view.clock().age(now).max(age);
         let span = since + wait;
         Micros(span.0 - span.rounded_early().0 + 1)

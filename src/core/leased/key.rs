@@ -201,12 +201,17 @@ impl LeasedKey {
         if self.is_paced(now) {
             return usable < cost;
         }
-        let (latest, mut counters) = (self.view.clock().latest(now), self.charged());
-        if self.view.answered().is_some_and(|at| now.since(at) >= STALE) {
-            self.doubt_lent(&mut counters);
-        }
-        let mut limits = self.view.rule().limits.iter().zip(&counters);
-        limits.any(|(limit, counter)| counter.left_beside(limit, latest, usable) < cost)
+        let (latest, held) = (self.view.clock().latest(now), self.holdings.unspent());
+        let doubts = self.view.answered().is_some_and(|at| now.since(at) >= STALE);
+        // Each denial comes here, so no array for eight limits is filled.
+        self.view.rule().limits.iter().enumerate().any(|(index, limit)| {
+            let mut counter = self.view.charged_of(index, held);
+            // Other nodes no longer hold tokens of buckets.
+            if doubts && limit.algorithm == Algorithm::Gcra {
+                counter.used = counter.used.min(held);
+            }
+            counter.left_beside(limit, latest, usable) < cost
+        })
     }
 
     /// Whether checks are denied until tokens have trickled in.
@@ -217,11 +222,13 @@ impl LeasedKey {
     /// How long that will last. When it began, tokens may have been here for a client that was told to come back meanwhile. Where
     /// a window of theirs has ended, as windows do that come back as a whole, the store is asked when that client comes.
     fn pause(&self, now: Instant) -> Micros {
-        let until = now + self.pacing.pause(now);
-        let limits = &self.view.rule().limits;
+        let (pause, limits) = (self.pacing.pause(now), &self.view.rule().limits);
+        if pause == Micros::ZERO || limits.len() == 1 {
+            return pause;
+        }
         let trickles = limits.iter().filter(|limit| limit.trickles()).count();
-        let until = if (1..limits.len()).contains(&trickles) { self.before_promised(now, until) } else { until };
-        until.since(now)
+        let is_of_some = (1..limits.len()).contains(&trickles);
+        if is_of_some { self.before_promised(now, now + pause).since(now) } else { pause }
     }
 
     /// Tokens that can be spent now, and those of this window that were lent ahead of it. The latter start when the
@@ -353,23 +360,23 @@ impl LeasedKey {
             // What is held does not suffice, or has yet to trickle in. It stays here, so the store must have the
             // rest.
             None => {
-                let (earliest, mut counters) = (self.view.clock().earliest(now), self.charged());
+                let (earliest, unspent) = (self.view.clock().earliest(now), self.holdings.unspent());
                 let held = self.holdings.lease().current(now);
-                for (index, (limit, counter)) in self.view.rule().limits.iter().zip(&mut counters).enumerate() {
+                let waits = self.view.rule().limits.iter().enumerate().filter_map(|(index, limit)| {
+                    let mut counter = self.view.charged_of(index, unspent);
                     counter.release(limit, held);
                     if limit.algorithm == Algorithm::Fixed {
                         let ahead = self.holdings.lease().held_of(index, counter.at + limit.period);
                         counter.prev = counter.prev.saturating_sub(ahead);
                     }
-                }
-                let all = self.view.rule().limits.iter().zip(&counters);
-                let wait = all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max();
-                let wait = wait.unwrap_or_default();
+                    counter.wait(limit, earliest, cost)
+                });
+                let wait = waits.max().unwrap_or_default();
                 wait + self.drift_margin(now, wait) + self.report_margin()
             }
         };
-        let is_paced = self.is_paced(now);
-        let wait = wait.max(self.pause(now));
+        let pause = self.pause(now);
+        let (is_paced, wait) = (pause > Micros::ZERO, wait.max(pause));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         let decision = self.answer(now, cost, Resolution::deny(Reason::Rate, source).after(wait));
         // Tokens that have trickled in since the store was asked may have been lent to other nodes.
