@@ -186,7 +186,7 @@ const LENDING: [Mutant; 23] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 53] = [
+static SCRIPTS: [ScriptBug; 54] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -491,6 +491,11 @@ static SCRIPTS: [ScriptBug; 53] = [
         name: "joined-keys-share-what-they-say",
         about: "What one key of several in one call says of its limit counts for those behind it, too: second opinion.",
         edits: &[("local limit_x, limit_y, limit_z = 0, 0, 0\nif #head", "if #head")],
+    },
+    ScriptBug {
+        name: "joined-keys-are-taken-for-new",
+        about: "Of several keys in one call those that their node does not know count as new to the store, too: second opinion.",
+        edits: &[(" and redis.pcall('HLEN', hash) == 0 then", " then")],
     },
     ScriptBug {
         name: "window-reopens",
