@@ -124,8 +124,8 @@ pub struct Balance {
 pub struct Ran {
     /// The name of the node that asked.
     pub node: Arc<str>,
-    /// What it found, and what it left.
-    pub hash: [Option<Excerpt>; 2],
+    /// What it found, and what it left. It is large, and the watch keeps a copy of each `Ran` for a while.
+    pub hash: Arc<[Option<Excerpt>; 2]>,
     /// The same of slots of a concurrent limit, of which those of all nodes concern each.
     pub slots: [Option<Occupied>; 2],
     /// It deleted the hash.

@@ -75,7 +75,8 @@ impl SecondOpinion {
             let rule = Arc::new(Rule { policy, limits, on_store_loss: OnStoreLoss::Share });
             Call { rule, ..call.clone() }
         };
-        let call = &if ran.is_earlier && call.sets_aside() { plain(call) } else { call.clone() };
+        let made = (ran.is_earlier && call.sets_aside()).then(|| plain(call));
+        let call = made.as_ref().unwrap_or(call);
         let (limits, before) = (&call.rule.limits[..], ran.hash[0].as_ref());
         self.store.put(call.digest, &ran.node, limits, before);
         let objection = self.difference(call, grant, ran);
@@ -108,7 +109,7 @@ impl SecondOpinion {
 
     /// The same, while the memory store has what the script found.
     fn difference(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
-        let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
+        let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &*ran.hash);
         let forgets = RESETS.when(ran.is_earlier && matches!(call.op, Op::Reset) && grant.reset);
         let own = match store.call(grant.now, &ran.node, call) {
             Ok(own) if forgets => Grant { nodes: grant.nodes, ..own },
@@ -249,15 +250,19 @@ mod tests {
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
         left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
-        let mut ran = Ran { node: "n".into(), hash: [None, Some(left)], ..Ran::default() };
+        let mut ran = Ran { node: "n".into(), hash: [None, Some(left)].into(), ..Ran::default() };
         but(&mut grant, &mut ran);
         let (call, grant, ran) = (&call, &grant, &ran);
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran };
         see(&mut SecondOpinion::default(), &seen)
     }
 
+    fn hash(ran: &mut Ran) -> &mut [Option<Excerpt>; 2] {
+        Arc::make_mut(&mut ran.hash)
+    }
+
     fn left(ran: &mut Ran) -> &mut Excerpt {
-        ran.hash[1].as_mut().expect("a key")
+        hash(ran)[1].as_mut().expect("a key")
     }
 
     #[test]
@@ -274,7 +279,7 @@ mod tests {
 
     #[test]
     fn other_remains_are_noticed() {
-        assert_eq!(found(|_, ran| ran.hash[1] = None), 1);
+        assert_eq!(found(|_, ran| hash(ran)[1] = None), 1);
         assert_eq!(found(|_, ran| left(ran).counters[0] = None), 1);
         assert_eq!(found(|_, ran| left(ran).record = None), 1);
         assert_eq!(found(|_, ran| left(ran).census = None), 1);
@@ -299,7 +304,7 @@ mod tests {
     #[test]
     fn what_was_found_counts() {
         // Had it been there before, there would be one lease more.
-        assert_eq!(found(|_, ran| ran.hash[0] = ran.hash[1]), 1);
+        assert_eq!(found(|_, ran| hash(ran)[0] = ran.hash[1]), 1);
     }
 
     #[test]
@@ -325,7 +330,8 @@ mod tests {
             let mut store = MemoryStore::new(CELLS, 9);
             let grant = Grant { nodes: 9, ..store.call(NOW, "n", &call).expect("there is room") };
             let before = store.excerpt(call.digest, "n", &call.rule.limits);
-            let (call, grant, ran) = (&call, &grant, &Ran { node: "n".into(), hash: [before; 2], ..Ran::default() });
+            let (call, grant, ran) =
+                (&call, &grant, &Ran { node: "n".into(), hash: [before; 2].into(), ..Ran::default() });
             assert!(checker.objection(call, grant, ran).is_some_and(|what| what.starts_with("the script answered")));
         }
         assert!(checker.store.is_empty());
@@ -404,9 +410,9 @@ mod tests {
         let grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
         left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
-        let ran = &Ran { node: "n".into(), hash: [None, Some(left)], ..Ran::default() };
+        let ran = &Ran { node: "n".into(), hash: [None, Some(left)].into(), ..Ran::default() };
         let mut other = ran.clone();
-        other.hash[1] = Some(Excerpt { epoch: left.epoch + 1, ..left });
+        hash(&mut other)[1] = Some(Excerpt { epoch: left.epoch + 1, ..left });
         let (call, now, more) = (&call, NOW, Grant { granted: grant.granted + 1, ..grant });
         let told = |grant, ran| {
             let repeated = Seen::Repeated { now, key: 0, call, grant, ran };

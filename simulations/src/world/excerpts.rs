@@ -64,13 +64,14 @@ impl<'a> Look<'a> {
                 Written::Field(name, before) => self.beside(&mut ran, keyspace, name, before),
             }
         }
+        let mut hash = [None, None];
         for (place, state) in [self.before, after].into_iter().enumerate() {
             match state {
-                Ok(State { tokens, slots }) => (ran.hash[place], ran.slots[place]) = (tokens, slots),
+                Ok(State { tokens, slots }) => (hash[place], ran.slots[place]) = (tokens, slots),
                 Err(seen) => ran.stray = Some(seen),
             }
         }
-        ran
+        Ran { hash: Arc::new(hash), ..ran }
     }
 
     /// Whether a field is this call's to write.

@@ -5,14 +5,22 @@
 //! all the same, and each of them has to be treated as alone. Executes nothing: `happens/rehearsal.rs` does.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
-use rationd::core::call::Call;
+use rationd::core::call::{Call, Op, Window};
 use rationd::store::script::Script;
 
+use rustc_hash::FxHasher;
+
 use crate::keyspace::Entry;
+use crate::maps::Map;
 
 /// Most calls in one, as in the daemon.
 const MOST: u64 = 16;
+
+/// So many acquires of each shape gather in a run. When all of them did, a fifth of a run's time went into that, and nearly all
+/// of it into a few shapes: what a script reads of one key where another one stood before does not depend on the numbers in it.
+const ENOUGH: u32 = 6;
 
 /// One acquire.
 #[derive(Debug)]
@@ -29,6 +37,8 @@ pub(super) struct Joining {
     gathered: BTreeMap<(u32, u32), Vec<Part>>,
     /// How many times some of them were enough.
     times: u64,
+    /// How many of each [`shape`] there were.
+    shapes: Map<u64, u32>,
 }
 
 /// Whether the daemon could send a call together with others.
@@ -37,6 +47,13 @@ pub(super) fn can_join(call: &Call) -> bool {
 }
 
 impl Joining {
+    /// Whether an acquire is to be added that finds this.
+    pub(super) fn gathers(&mut self, call: &Call, found: Option<&Entry>) -> bool {
+        let seen = self.shapes.entry(shape(call, found)).or_default();
+        *seen += 1;
+        *seen <= ENOUGH
+    }
+
     /// Adds an acquire of a node at a server. Gives those that are to be executed together: when there are enough of them, now
     /// fewer and now more, or when this one cannot be among them.
     pub(super) fn add(&mut self, place: (u32, u32), part: Part) -> Option<Vec<Part>> {
@@ -52,11 +69,26 @@ impl Joining {
     }
 }
 
+/// What decides how a script reads a call and what it finds: the limit, what is asked for and what is not, which fields
+/// there are, and how long each of them is.
+fn shape(call: &Call, found: Option<&Entry>) -> u64 {
+    let mut hasher = FxHasher::default();
+    call.rule.limits.hash(&mut hasher);
+    if let Op::Acquire(ask) = &call.op {
+        let known = ask.known.map(|known| known.at.0 > 0);
+        (ask.window == Window::Current, ask.need > 0, ask.epoch > 0, ask.held > 0, known, ask.until.is_some()).hash(&mut hasher);
+    }
+    for (field, value) in found.into_iter().flat_map(Entry::fields) {
+        (field, value.len()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use rationd::core::call::{Acquire, JUST_NOW, Op, Window};
+    use rationd::core::call::{Acquire, JUST_NOW};
     use rationd::core::key::Digest;
     use rationd::core::limit::Limit;
     use rationd::core::policy::Rule;
@@ -92,5 +124,14 @@ mod tests {
         assert_eq!([0, 1, 1].map(|key| add(0, key, "9/1s fixed")), [None, None, Some(2)], "twice the same key");
         assert_eq!([2, 3].map(|key| add(0, key, "8/1s fixed")), [None, None], "one alone is none");
         assert_eq!(add(1, 4, "8/1s fixed"), None, "another node");
+    }
+
+    #[test]
+    fn of_each_shape_a_few_gather() {
+        let mut joining = Joining::default();
+        let mut gather =
+            |limit: &str| (0..1_000).filter(|key| joining.gathers(&part(2 * key, limit).call, None)).count();
+        assert_eq!([gather("9/1s fixed"), gather("8/1s fixed")], [ENOUGH as usize; 2]);
+        assert!(joining.gathers(&part(1, "9/1s fixed").call, None), "it holds something, and the others did not");
     }
 }

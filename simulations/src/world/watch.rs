@@ -29,6 +29,7 @@ pub struct Watch<'a> {
     observers: Vec<(u32, &'a mut dyn Observer)>,
     /// What they are to be told, the [`place`] of each, and how many of it are kept at most.
     kept: Vec<(Moment, u32, Kept)>,
+    large: Large,
     batch: usize,
     /// The hash of all that happened.
     pub(super) trace: Trace,
@@ -38,18 +39,37 @@ pub struct Watch<'a> {
     pub(super) crowd: Option<Crowd>,
 }
 
-/// Something that happened often, with all that it refers to.
+/// Something that happened often, with all that it refers to; what is large stands in [`Large`], at this place.
 #[derive(Debug)]
 enum Kept {
     Asked(Request),
     Answered { request: Request, rule: Arc<Rule>, decision: Decision, parked: bool, store: Timestamp },
-    Executed(Box<Executed>),
-    Called { node: u32, key: u32, call: Box<Call>, sent: bool },
-    Settled(Box<Settled>),
+    Executed(usize),
+    Called(usize),
+    Settled(usize),
     Told { from: u32, to: u32, frames: Frames, lies: bool },
     Picked { node: u32, usage: Vec<Usage>, lies: bool },
-    Repeated(Box<Repeated>),
+    Repeated(usize),
     Audit { node: u32, balance: Balance, keys: u64, waiting: u64 },
+}
+
+/// What is kept and large. It is kept in the same few places over and over, because each of a box of its own was memory that the
+/// processor no longer had at hand when it was filled again.
+#[derive(Debug, Default)]
+struct Large {
+    executed: Vec<Executed>,
+    called: Vec<Called>,
+    settled: Vec<Settled>,
+    repeated: Vec<Repeated>,
+}
+
+/// See [`Seen::Called`].
+#[derive(Debug)]
+struct Called {
+    node: u32,
+    key: u32,
+    call: Call,
+    sent: bool,
 }
 
 /// See [`Seen::Executed`].
@@ -91,7 +111,8 @@ impl<'a> Watch<'a> {
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
         let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
         let (trace, in_flight) = (Trace::default(), Set::default());
-        Self { observers, kept: Vec::with_capacity(BATCH), batch: BATCH, trace, in_flight, crowd: None }
+        let (kept, large) = (Vec::with_capacity(BATCH), Large::default());
+        Self { observers, kept, large, batch: BATCH, trace, in_flight, crowd: None }
     }
 
     /// They are told of each thing before the next one happens, so that nothing is untold when a run panics.
@@ -111,7 +132,7 @@ impl<'a> Watch<'a> {
     fn pass_on(&mut self, moment: Moment, seen: &Seen<'_>) {
         let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
         let place = place(seen.topic(), of_permits);
-        match Kept::of(seen) {
+        match self.large.keep(seen) {
             Some(kept) => {
                 self.kept.push((moment, place, kept));
                 if self.kept.len() >= self.batch {
@@ -131,8 +152,8 @@ impl<'a> Watch<'a> {
 
     /// Tells what is kept.
     fn tell(&mut self) {
-        let mut kept = mem::take(&mut self.kept);
-        let seen: Vec<_> = kept.iter().map(|(moment, place, kept)| (*moment, 1 << place, kept.seen())).collect();
+        let (mut kept, large) = (mem::take(&mut self.kept), &self.large);
+        let seen: Vec<_> = kept.iter().map(|(moment, place, kept)| (*moment, 1 << place, large.seen(kept))).collect();
         for (told, observer) in &mut self.observers {
             for (moment, place, seen) in &seen {
                 if *told & place != 0 {
@@ -142,6 +163,7 @@ impl<'a> Watch<'a> {
         }
         drop(seen);
         kept.clear();
+        self.large.clear();
         self.kept = kept;
     }
 }
@@ -191,60 +213,82 @@ fn told(observer: &dyn Observer) -> u32 {
     plain | if observer.minds(Topic::Permits) { plain << TOPICS.len() } else { 0 }
 }
 
-impl Kept {
-    /// What happens often; the rest is told at once.
-    fn of(seen: &Seen<'_>) -> Option<Self> {
+impl Large {
+    /// Keeps what happens often; the rest is told at once.
+    fn keep(&mut self, seen: &Seen<'_>) -> Option<Kept> {
         Some(match *seen {
-            Seen::Asked(request) => Self::Asked(*request),
+            Seen::Asked(request) => Kept::Asked(*request),
             Seen::Answered { request, rule, decision, parked, store } => {
-                Self::Answered { request: *request, rule: rule.clone(), decision: *decision, parked, store }
+                Kept::Answered { request: *request, rule: rule.clone(), decision: *decision, parked, store }
             }
             Seen::Executed { master, node, incarnation, key, call, grant, stale, ran } => {
                 let (call, grant, ran) = (call.clone(), *grant, ran.clone());
-                Self::Executed(Box::new(Executed { master, node, incarnation, key, call, grant, stale, ran }))
+                Kept::Executed(put(
+                    &mut self.executed,
+                    Executed { master, node, incarnation, key, call, grant, stale, ran },
+                ))
             }
-            Seen::Called { node, key, call, sent } => Self::Called { node, key, call: Box::new(call.clone()), sent },
+            Seen::Called { node, key, call, sent } => {
+                Kept::Called(put(&mut self.called, Called { node, key, call: call.clone(), sent }))
+            }
             Seen::Settled { node, incarnation, key, call, grant } => {
                 let (call, grant) = (call.clone(), grant.copied());
-                Self::Settled(Box::new(Settled { node, incarnation, key, call, grant }))
+                Kept::Settled(put(&mut self.settled, Settled { node, incarnation, key, call, grant }))
             }
-            Seen::Told { from, to, frames, lies } => Self::Told { from, to, frames: frames.clone(), lies },
-            Seen::Picked { node, usage, lies } => Self::Picked { node, usage: usage.to_vec(), lies },
-            Seen::Audit { node, balance, keys, waiting } => Self::Audit { node, balance, keys, waiting },
+            Seen::Told { from, to, frames, lies } => Kept::Told { from, to, frames: frames.clone(), lies },
+            Seen::Picked { node, usage, lies } => Kept::Picked { node, usage: usage.to_vec(), lies },
+            Seen::Audit { node, balance, keys, waiting } => Kept::Audit { node, balance, keys, waiting },
             Seen::Repeated { now, key, call, grant, ran } => {
                 let (call, grant, ran) = (call.clone(), grant.copied().map_err(String::clone), ran.clone());
-                Self::Repeated(Box::new(Repeated { now, key, call, grant, ran }))
+                Kept::Repeated(put(&mut self.repeated, Repeated { now, key, call, grant, ran }))
             }
             _ => return None,
         })
     }
 
-    fn seen(&self) -> Seen<'_> {
-        match self {
-            Self::Asked(request) => Seen::Asked(request),
-            Self::Answered { request, rule, decision, parked, store } => {
+    fn seen<'a>(&'a self, kept: &'a Kept) -> Seen<'a> {
+        match kept {
+            Kept::Asked(request) => Seen::Asked(request),
+            Kept::Answered { request, rule, decision, parked, store } => {
                 Seen::Answered { request, rule, decision, parked: *parked, store: *store }
             }
-            Self::Executed(executed) => {
-                let Executed { master, node, incarnation, key, ref call, ref grant, stale, ref ran } = **executed;
+            Kept::Executed(place) => {
+                let Executed { master, node, incarnation, key, ref call, ref grant, stale, ref ran } =
+                    self.executed[*place];
                 Seen::Executed { master, node, incarnation, key, call, grant, stale, ran }
             }
-            Self::Called { node, key, call, sent } => Seen::Called { node: *node, key: *key, call, sent: *sent },
-            Self::Settled(settled) => {
-                let Settled { node, incarnation, key, ref call, ref grant } = **settled;
+            Kept::Called(place) => {
+                let Called { node, key, ref call, sent } = self.called[*place];
+                Seen::Called { node, key, call, sent }
+            }
+            Kept::Settled(place) => {
+                let Settled { node, incarnation, key, ref call, ref grant } = self.settled[*place];
                 Seen::Settled { node, incarnation, key, call, grant: grant.as_ref() }
             }
-            Self::Told { from, to, frames, lies } => Seen::Told { from: *from, to: *to, frames, lies: *lies },
-            Self::Repeated(repeated) => {
-                let Repeated { now, key, ref call, ref grant, ref ran } = **repeated;
+            Kept::Told { from, to, frames, lies } => Seen::Told { from: *from, to: *to, frames, lies: *lies },
+            Kept::Repeated(place) => {
+                let Repeated { now, key, ref call, ref grant, ref ran } = self.repeated[*place];
                 Seen::Repeated { now, key, call, grant: grant.as_ref(), ran }
             }
-            Self::Picked { node, usage, lies } => Seen::Picked { node: *node, usage, lies: *lies },
-            Self::Audit { node, balance, keys, waiting } => {
+            Kept::Picked { node, usage, lies } => Seen::Picked { node: *node, usage, lies: *lies },
+            Kept::Audit { node, balance, keys, waiting } => {
                 Seen::Audit { node: *node, balance: *balance, keys: *keys, waiting: *waiting }
             }
         }
     }
+
+    fn clear(&mut self) {
+        self.executed.clear();
+        self.called.clear();
+        self.settled.clear();
+        self.repeated.clear();
+    }
+}
+
+/// Puts something behind what is there, and gives its place.
+fn put<T>(list: &mut Vec<T>, item: T) -> usize {
+    list.push(item);
+    list.len() - 1
 }
 
 #[cfg(test)]

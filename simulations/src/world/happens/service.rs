@@ -75,8 +75,8 @@ impl World<'_> {
         let of_earlier = is_earlier.then(|| earlier::call(&letter.call));
         let call = of_earlier.as_ref().unwrap_or(&letter.call);
         let look = Look::before(&place.keyspace, key, &node.name, time, call);
-        let joins = !is_earlier && joined::can_join(call);
-        let found = joins.then(|| place.keyspace.look(key, time).cloned());
+        let finds = (!is_earlier && joined::can_join(call)).then(|| place.keyspace.look(key, time));
+        let found = finds.filter(|finds| self.joining.gathers(call, *finds)).map(|finds| finds.cloned());
         let ran = if is_earlier {
             let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
             let ran = self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments);
