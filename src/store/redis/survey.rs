@@ -31,7 +31,7 @@ const TRIPS: usize = 9;
 /// Settings that `INFO` does not tell.
 const SETTINGS: [&str; 4] = ["save", "cluster-node-timeout", "cluster-require-full-coverage", "min-replicas-to-write"];
 
-/// Tries on KEYS[1] what our scripts do to a key, and removes it: a line for each command that fails, `HSET: why`.
+/// Tries on `KEYS[1]` what our scripts do to a key, and removes it: a line for each command that fails, `HSET: why`.
 const TRIES: &str = "
 local failed = {}
 local function try(name, ...)
