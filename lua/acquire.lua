@@ -102,12 +102,12 @@ else
   if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
 --<bucket
-  local believes, wishes, frees_until, owes = numbers_of('<I7I7I7I7', head, a7 + 7)
-  if believes > EXACT or wishes > EXACT or frees_until > EXACT or owes > EXACT then return redis.error_reply(WRONG) end
+  local believes, demand, frees_until, owes = numbers_of('<I7I7I7I7', head, a7 + 7)
+  if believes > EXACT or demand > EXACT or frees_until > EXACT or owes > EXACT then return redis.error_reply(WRONG) end
   local is_stranger = believes == 0
   believes = is_stranger and 0 or believes - 1
   if believes > WHOLE then believes = WHOLE end
-  if wishes > MOST then wishes = MOST end
+  if demand > MOST then demand = MOST end
   local frees = frees_until >= now
   -- While silent nodes are charged, the bucket leaks more slowly, so it has not forgotten as much of what was spent some time ago
   -- as its whole rate would say: what is reported as spent counts as spent now.
@@ -134,12 +134,12 @@ else
 
 --<entitled
   -- This node's entitlement is taken out of the sums, and put back as it is from now on.
-  local believes, wishes, frees_until = numbers_of('<I7I7I7', head, a7 + 7)
-  if believes > EXACT or wishes > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
+  local believes, demand, frees_until = numbers_of('<I7I7I7', head, a7 + 7)
+  if believes > EXACT or demand > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
   local is_stranger = believes == 0
   believes = is_stranger and 0 or believes - 1
   if believes > limit_count then believes = limit_count end
-  if wishes > limit_count then wishes = limit_count end
+  if demand > limit_count then demand = limit_count end
   local frees = now <= frees_until
 --<fixed
   local has_called_ahead = part_called == limit_at + limit_period
@@ -171,18 +171,18 @@ else
 --<entitled
     -- It is 95 % of the limit by this node's part of the demand, rounded up, of what is not entitled to others. A node says what it
     -- used since its last call, which may be a moment: an eighth of that counts, and seven of what counted before.
-    if wishes > 0 and part_demand > 0 then
-      wishes = 7 * part_demand + wishes + 7
-      wishes = (wishes - wishes % 8) / 8
+    if demand > 0 and part_demand > 0 then
+      demand = 7 * part_demand + demand + 7
+      demand = (demand - demand % 8) / 8
     end
     -- Nor is it more than four times what the node uses, or a node that was the first to use a key a little would leave the others
     -- nothing of a window in which it has not called yet.
-    local free, all, given = limit_count * 19, demand_now + demand_before + wishes, 0
+    local free, all, given = limit_count * 19, demand_now + demand_before + demand, 0
     free = (free - free % 20) / 20
-    if wishes > 0 then
-      given = free * wishes + all - 1
+    if demand > 0 then
+      given = free * demand + all - 1
       given = (given - given % all) / all
-      if given > 4 * wishes then given = 4 * wishes end
+      if given > 4 * demand then given = 4 * demand end
     end
     free = free - entitled_now - entitled_before
     if given > free then given = free > 0 and free or 0 end
@@ -197,7 +197,7 @@ else
 --<sliding
     if not stays and not has_called then freed = held end
 --<entitled
-    entitled_now, demand_now = entitled_now + held, demand_now + wishes
+    entitled_now, demand_now = entitled_now + held, demand_now + demand
 --<fixed
     if not stays then called = called + held end
     if has_called_ahead then called_ahead = called_ahead + held end
@@ -205,7 +205,7 @@ else
     -- Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet.
     called = called + (stays and held - part_held or held)
 --<entitled
-    part_of, part_held, part_given, part_demand = generation, held, given, wishes
+    part_of, part_held, part_given, part_demand = generation, held, given, demand
 --<fixed
     part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
 --<sliding
@@ -245,21 +245,21 @@ else
       called_before = called_before > part_held and called_before - part_held or 0
     end
     -- It is 95 % by this node's part of the demand, rounded up, of what is not given to others. An eighth of what it says counts.
-    if wishes > 0 and part_demand > 0 then
-      wishes = 7 * part_demand + wishes + 7
-      wishes = (wishes - wishes % 8) / 8
+    if demand > 0 and part_demand > 0 then
+      demand = 7 * part_demand + demand + 7
+      demand = (demand - demand % 8) / 8
     end
-    local free, sum, given = 950000, demand_now + demand_before + wishes, 0
-    if wishes > 0 then
-      given = free * wishes + sum - 1
+    local free, sum, given = 950000, demand_now + demand_before + demand, 0
+    if demand > 0 then
+      given = free * demand + sum - 1
       given = (given - given % sum) / sum
     end
     free = free - entitled_now - entitled_before
     if given > free then given = free > 0 and free or 0 end
     -- What the node believes stays its own until a call of it shows that it knows of less.
     local part = believes > given and believes or given
-    entitled_now, demand_now, called_now = entitled_now + part, demand_now + wishes, called_now + part
-    part_of, part_held, part_given, part_demand, part_called = generation, part, given, wishes, lent_period
+    entitled_now, demand_now, called_now = entitled_now + part, demand_now + demand, called_now + part
+    part_of, part_held, part_given, part_demand, part_called = generation, part, given, demand, lent_period
     part_is_new, calls_in_time = true, true
   end
   --=count_silent 0

@@ -3,7 +3,7 @@
 -- ARGV     in the second argument, behind until:
 --          believes     one more than the tokens that the node takes to be set aside for it; 0 = the store has told this process of
 --                       none, and another one under the node's name may have spent them. Of a bucket its part, in millionths
---          wishes       tokens that the node uses in a window; of a bucket, in a period of accounts. 0 = nothing need be set aside
+--          demand       tokens that the node uses in a window; of a bucket, in a period of accounts. 0 = nothing need be set aside
 --          frees_until  us. Until then the call frees what is set aside for its node, which spends what it is lent from then on. A
 --                       call that comes later frees nothing and is lent nothing, because the node may live on its entitlement
 --                       again. 0 = that in any case: the call only looks whether the store answers

@@ -264,7 +264,7 @@ fn who_no_longer_uses_the_key_says_that_nothing_need_be_set_aside() {
     bench.calls();
     bench.advance(SECOND + SECOND);
     let call = bench.acquire();
-    let wanted = Claim { believes: Some(0), wishes: 0, frees: claim(&call).frees, owes: 0 };
+    let wanted = Claim { believes: Some(0), demand: 0, frees: claim(&call).frees, owes: 0 };
     assert!(claim(&call) == wanted && !wanted.is_probe() && bench.order(&call).want == 0, "{call:?}");
     bench.entitled = 0;
     bench.grant(&call, 0);
@@ -288,7 +288,7 @@ fn lost_bucket() -> Bench {
     }
     bench.check(1);
     let call = bench.acquire();
-    assert!(claim(&call).wishes > 0 && claim(&call).believes == Some(500_000), "{call:?}");
+    assert!(claim(&call).demand > 0 && claim(&call).believes == Some(500_000), "{call:?}");
     let since = bench.now;
     bench.fail(&call, StoreError::Away { since });
     bench

@@ -228,7 +228,7 @@ fn key_of_one_limit_costs_less_than_sixty_bytes() {
 /// many are set aside for it.
 fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees: Frees) -> Op {
     let Op::Acquire(ask) = acquire(tokens) else { unreachable!() };
-    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees, owes: 0 }), ..ask })
+    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), demand: 20, frees, owes: 0 }), ..ask })
 }
 
 /// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
@@ -301,7 +301,7 @@ fn a_call_ahead_of_a_window_frees_what_is_set_aside_of_it() {
 fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
     let (mut bench, _) = entitled(NODES);
     let Op::Acquire(ask) = claim(0, 19, Frees::AtAnyTime) else { unreachable!() };
-    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees: Frees::AtAnyTime, owes: 0 };
+    let few = |believes| Claim { believes: Some(believes), demand: 0, frees: Frees::AtAnyTime, owes: 0 };
     let told = bench.claim("b", Op::Acquire(Acquire { claim: Some(few(19)), ..ask }));
     assert_eq!(told.entitled, 0);
     bench.pass(Micros(10_000_000));
@@ -346,15 +346,15 @@ fn an_entitlement_lapses_that_is_not_renewed_and_outlasts_the_window_till_then()
 #[test]
 fn four_times_what_a_node_uses_is_set_aside_for_it_at_most() {
     for limit in ["100/10s fixed", SLIDING] {
-        for (wishes, entitled) in [(1, 4), (20, 80), (24, 95)] {
+        for (demand, entitled) in [(1, 4), (20, 80), (24, 95)] {
             let mut bench = Bench::new(&[limit]);
             Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
             let Op::Acquire(ask) = claim(0, 0, Frees::AtAnyTime) else { unreachable!() };
-            let wish = Claim { wishes, ..ask.claim.expect("it claims") };
+            let wish = Claim { demand, ..ask.claim.expect("it claims") };
             let given = bench.claim("a", Op::Acquire(Acquire { claim: Some(wish), ..ask })).entitled;
-            assert_eq!(given, entitled, "{limit} {wishes}");
+            assert_eq!(given, entitled, "{limit} {demand}");
             bench.pass(Micros(10_000_000));
-            assert_eq!(bench.claim("b", claim(100, 0, Frees::AtAnyTime)).granted, 100 - entitled, "{limit} {wishes}");
+            assert_eq!(bench.claim("b", claim(100, 0, Frees::AtAnyTime)).granted, 100 - entitled, "{limit} {demand}");
         }
     }
 }
@@ -438,7 +438,7 @@ fn what_was_freed_of_a_sliding_window_is_not_set_aside_once_more_for_another_pro
 fn what_grows_for_another_process_under_the_name_nobody_may_have_spent_of_the_sliding_window_in_which_it_comes() {
     let (mut bench, _) = entitled_to(SLIDING, NODES);
     let Op::Acquire(ask) = claim(0, 0, Frees::AtAnyTime) else { unreachable!() };
-    let none = Claim { believes: Some(0), wishes: 0, frees: Frees::AtAnyTime, owes: 0 };
+    let none = Claim { believes: Some(0), demand: 0, frees: Frees::AtAnyTime, owes: 0 };
     bench.claim("a", Op::Acquire(Acquire { claim: Some(none), ..ask }));
     let told = bench.claim("b", claim(0, None, Frees::AtAnyTime));
     assert_eq!((told.entitled, told.counters[0].used), (24, 4 * 19), "19 of b's may have been spent");

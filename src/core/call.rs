@@ -130,14 +130,14 @@ impl Acquire {
 }
 
 /// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window; of a bucket, `believes` is a part
-/// of the limit in millionths, and `wishes` tokens of a period of accounts.
+/// of the limit in millionths, and `demand` tokens of a period of accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Those that the node takes to be set aside for it. They stay so until a call says fewer. `None`: this process has not been told
     /// of any, so that another one under the node's name may have spent what is set aside for it in this window.
     pub believes: Option<u64>,
     /// Those that it uses in a window.
-    pub wishes: u64,
+    pub demand: u64,
     /// When the call frees in its window what is set aside for this node, which lives on what it is lent from then on.
     pub frees: Frees,
     /// Of a bucket, what the node has admitted on its part, as far as the bucket has not forgotten it. It is charged at once.

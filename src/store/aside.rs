@@ -186,7 +186,7 @@ impl Aside {
         let (has_called_ahead, is_ahead) = (self.is_ahead(self.part.called), is_ahead && self.form == Form::Window);
         let is_sliding = self.form == Form::Sliding;
         let Self { sums, part, window, period, .. } = self;
-        let (believes, wishes) = (claim.tokens().min(limit.count), claim.wishes.min(limit.count));
+        let (believes, demand) = (claim.tokens().min(limit.count), claim.demand.min(limit.count));
         let has_called = has_called_ahead || part.called == *window;
         // Another process under this name may have spent its entitlement in this window.
         let mut stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
@@ -202,17 +202,17 @@ impl Aside {
             *called = called.saturating_sub(if has_called { part.held } else { 0 });
         }
         // A node says what it used since its last call, which may be a moment: an eighth of that counts.
-        let wishes = if wishes > 0 && part.demand > 0 { (7 * part.demand + wishes).div_ceil(8) } else { wishes };
-        let (others, demand) = (sums.entitled[0] + sums.entitled[1], sums.demand[0] + sums.demand[1] + wishes);
-        let target = if wishes > 0 { (most(limit) * wishes).div_ceil(demand) } else { 0 };
-        let given = target.min(USES * wishes).min(most(limit).saturating_sub(others));
+        let demand = if demand > 0 && part.demand > 0 { (7 * part.demand + demand).div_ceil(8) } else { demand };
+        let (others, wanted) = (sums.entitled[0] + sums.entitled[1], sums.demand[0] + sums.demand[1] + demand);
+        let target = if demand > 0 { (most(limit) * demand).div_ceil(wanted) } else { 0 };
+        let given = target.min(USES * demand).min(most(limit).saturating_sub(others));
         // What the node believes stays set aside until a call of it shows that it knows of less.
         let held = believes.max(given).max(if stays { part.held } else { 0 });
         let frees = !stays && if is_ahead { !has_called_ahead } else { !has_called };
         self.freed = if frees { held } else { 0 };
         let has_called_ahead = !stays && (has_called_ahead || is_ahead);
         sums.entitled[0] += held;
-        sums.demand[0] += wishes;
+        sums.demand[0] += demand;
         // Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet. Of a fixed
         // window that is set aside too, until it ends.
         sums.called[0] += match stays {
@@ -226,7 +226,7 @@ impl Aside {
             (_, true) => *window + *period,
             _ => *window,
         };
-        *part = Part { generation: sums.generation, held, given, demand: wishes, called };
+        *part = Part { generation: sums.generation, held, given, demand, called };
         let all = sums.entitled[0] + sums.entitled[1];
         self.of_others = Some(sums.called.map(|called| all.saturating_sub(called)));
     }

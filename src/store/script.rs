@@ -362,7 +362,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();
                 let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
-                words.add_all(&[believes, claim.wishes, claim.frees.on_wire()]);
+                words.add_all(&[believes, claim.demand, claim.frees.on_wire()]);
                 if call.rule.limits[0].algorithm == Algorithm::Gcra {
                     words.add(claim.owes.min(MAX_COUNT));
                 }

@@ -164,17 +164,17 @@ impl Silent {
             let place = usize::from(part.called != *period);
             sums.called[place] = sums.called[place].saturating_sub(part.held);
         }
-        let (believes, wishes) = (claim.tokens().min(WHOLE), claim.wishes.min(MOST_DEMAND));
-        let wishes = if wishes > 0 && part.demand > 0 { (7 * part.demand + wishes).div_ceil(8) } else { wishes };
-        let demand = sums.demand[0] + sums.demand[1] + wishes;
-        let target = if wishes > 0 { (MOST_PPM * wishes).div_ceil(demand) } else { 0 };
+        let (believes, demand) = (claim.tokens().min(WHOLE), claim.demand.min(MOST_DEMAND));
+        let demand = if demand > 0 && part.demand > 0 { (7 * part.demand + demand).div_ceil(8) } else { demand };
+        let all = sums.demand[0] + sums.demand[1] + demand;
+        let target = if demand > 0 { (MOST_PPM * demand).div_ceil(all) } else { 0 };
         let given = target.min(MOST_PPM.saturating_sub(sums.entitled[0] + sums.entitled[1]));
         // What the node believes stays its own until a call of it shows that it knows of less.
         let held = believes.max(given);
         sums.entitled[0] += held;
-        sums.demand[0] += wishes;
+        sums.demand[0] += demand;
         sums.called[0] += held;
-        *part = Part { generation: sums.generation, held, given, demand: wishes, called: *period };
+        *part = Part { generation: sums.generation, held, given, demand, called: *period };
         owes
     }
 

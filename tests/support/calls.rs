@@ -216,7 +216,7 @@ impl Caller {
                 Some(capacity),
                 Some(u64::MAX),
             ]),
-            wishes: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
+            demand: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
             // As numbers of a call, because a store whose clock has just begun may be told of its very beginning.
             frees: Frees::from_wire(random.one_of(&[0, now.0, (now - Micros(1)).0, soon.0, soon.0, any, any, any])),
             owes: random.one_of(&[0, 0, 0, few, capacity, u64::MAX]),

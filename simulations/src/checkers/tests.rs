@@ -280,7 +280,7 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let claim = Claim { believes: self.believes, wishes: 1, frees: rationd::core::call::Frees::AtAnyTime, owes: 0 };
+        let claim = Claim { believes: self.believes, demand: 1, frees: rationd::core::call::Frees::AtAnyTime, owes: 0 };
         let claim = self.rule.is_entitled().then_some(claim);
         let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
         let until = None;

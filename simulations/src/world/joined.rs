@@ -76,7 +76,8 @@ fn shape(call: &Call, found: Option<&Entry>) -> u64 {
     call.rule.limits.hash(&mut hasher);
     if let Op::Acquire(ask) = &call.op {
         let known = ask.known.map(|known| known.at.0 > 0);
-        (ask.window == Window::Current, ask.need > 0, ask.epoch > 0, ask.held > 0, known, ask.until.is_some()).hash(&mut hasher);
+        (ask.window == Window::Current, ask.need > 0, ask.epoch > 0, ask.held > 0, known, ask.until.is_some())
+            .hash(&mut hasher);
     }
     for (field, value) in found.into_iter().flat_map(Entry::fields) {
         (field, value.len()).hash(&mut hasher);

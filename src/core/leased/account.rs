@@ -216,13 +216,13 @@ impl LeasedKey {
         let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
         let believes = self.outage.entitlement().is_told().then_some(tokens);
         if self.outage.phase().is_away() {
-            return Some(Claim { believes, wishes: 0, frees: Frees::Never, owes: 0 });
+            return Some(Claim { believes, demand: 0, frees: Frees::Never, owes: 0 });
         }
         if self.view.has_account() {
             return Some(self.claim_of_bucket(latest, believes));
         }
         let used = self.demand.tuner().used_in(limit.period);
-        let wishes = used.max(order.need).clamp(1, limit.count);
+        let demand = used.max(order.need).clamp(1, limit.count);
         let (trip, end) = (self.view.trip().0, window_end(&limit, latest));
         let life = Micros((limit.period.0 / FREES_PART).max(2 * trip).clamp(FREES.0, FREES.1));
         let last = if trip * QUICK_PART <= limit.period.0 { end - Micros(1) } else { latest + life };
@@ -231,21 +231,21 @@ impl LeasedKey {
         let frees = if tokens == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
         let ahead = order.window.begins().map_or(barred, |begins| begins + limit.period);
         self.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
-        Some(Claim { believes, wishes, frees, owes: 0 })
+        Some(Claim { believes, demand, frees, owes: 0 })
     }
 
     /// The same of a bucket. A node that calls too seldom to be known to call has no part.
     fn claim_of_bucket(&mut self, latest: Timestamp, believes: Option<u64>) -> Claim {
         let (tuner, period) = (self.demand.tuner(), gcra::PERIOD);
         let is_seldom = tuner.expects_fewer(SELDOM, period) || !tuner.is_warm();
-        let wishes = if is_seldom { 0 } else { tuner.used_in(period).min(u32::MAX.into()) };
+        let demand = if is_seldom { 0 } else { tuner.used_in(period).min(u32::MAX.into()) };
         let life = Micros((2 * self.view.trip().0).clamp(FREES.0, FREES.1));
         let end = Timestamp((latest.0 / period.0 + 1) * period.0);
         let last = if latest + life < end { end - Micros(1) } else { latest + life };
         let frees = if believes.unwrap_or(0) == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
         let fills = self.fills_from(last);
         self.outage.change_entitlement(|entitlement| entitlement.bar(fills));
-        Claim { believes, wishes, frees, owes: self.level(latest) }
+        Claim { believes, demand, frees, owes: self.level(latest) }
     }
 
     /// When this node's share of a bucket begins to fill, by the latest that the store's clock can show, if its last acquire was executed
@@ -309,7 +309,7 @@ impl LeasedKey {
         self.outage.change_entitlement(Entitlement::renounce);
         let debt = self.debt(now);
         let owes = self.level(self.view.clock().latest(now));
-        let claim = Some(Claim { believes: Some(0), wishes: 0, frees: Frees::AtAnyTime, owes });
+        let claim = Some(Claim { believes: Some(0), demand: 0, frees: Frees::AtAnyTime, owes });
         Acquire { need: debt, want: debt, claim, ..self.order(now) }
     }
 }

@@ -439,8 +439,8 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             return acquire(key, cx, now);
         }
         // A claim to what the store sets aside for this node says what the node has used until the call is sent. The call is sent
-        // again later, so such a claim is made anew; one that wishes for nothing says nothing of that, and stays.
-        let claim = claim.filter(|claim| claim.wishes == 0 && !claim.is_probe());
+        // again later, so such a claim is made anew; one without demand says nothing of that, and stays.
+        let claim = claim.filter(|claim| claim.demand == 0 && !claim.is_probe());
         let order = Acquire { need, want, least, window, claim, ..key.order(now) };
         send_acquire(key, cx, now, order);
     }

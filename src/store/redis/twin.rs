@@ -222,7 +222,7 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             claim: match is_entitled {
                 true => Some(Claim {
                     believes: head.next()?.checked_sub(1),
-                    wishes: head.next()?,
+                    demand: head.next()?,
                     frees: Frees::from_wire(head.next()?),
                     owes: if script.ends_with(" bucket") { head.next()? } else { 0 },
                 }),
