@@ -147,7 +147,7 @@ fn rule(limits: &[&str], on_store_loss: OnStoreLoss) -> Arc<Rule> {
 fn claimed(op: Op, rule: &Rule) -> Op {
     match op {
         Op::Acquire(order) if rule.is_entitled() => Op::Acquire(Acquire {
-            claim: Some(Claim { believes: Some(0), wishes: 10, frees: Frees::AtAnyTime, owes: 0 }),
+            claim: Some(Claim { believes: Some(0), demand: 10, frees: Frees::AtAnyTime, owes: 0 }),
             ..order
         }),
         op => op,

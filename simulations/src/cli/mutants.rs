@@ -6,15 +6,20 @@
 //! in order, with the checker that noticed it first. A bug that was not noticed is a gap in the swarm or in the
 //! checkers; those that are known are named with what shows the bug in their place (`GAPS` in `mutants.rs`), and any
 //! other one fails.
+//!
+//! The search takes minutes, and what it finds is kept in `simulations/noticed.toml`: the seed or the scenario that shows each bug.
+//! With `--recall` each bug runs through that first, and is searched for only when nobody notices it there any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use anyhow::Context;
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::arguments::Verdict;
 use super::progress::Progress;
@@ -47,6 +52,24 @@ const DRILLS: [&str; 15] = [
     "far-zone-buckets-relay",
 ];
 
+/// What `simulations/noticed.toml` says, by bug.
+type Noticed = BTreeMap<String, Shown>;
+
+/// What shows a bug.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Shown {
+    /// The seed after so many of those that can show it.
+    Seed(u64),
+    /// A scenario.
+    Drill(String),
+}
+
+/// What stands above them.
+const HEADER: &str = "# What showed each bug on purpose when they were all searched for: the seed of so many, or a scenario. `mutants --recall` looks there
+# first. Written by: cargo run --release -p simulations -- mutants --seeds 100 --jobs 2 --write
+";
+
 /// What notices that a run does not come to what its plan expects.
 const EXPECTED: &str = "expected";
 
@@ -72,6 +95,12 @@ pub(super) struct Mutants {
     /// What these notice counts for nothing: what would notice it if they were not there.
     #[arg(long, value_name = "INVARIANT", num_args = 1..)]
     without: Vec<String>,
+    /// Try first what showed each bug when they were last searched for, and search for none of the known gaps.
+    #[arg(long, conflicts_with = "write")]
+    recall: bool,
+    /// Keep what shows each bug, for `--recall`.
+    #[arg(long, conflicts_with_all = ["only", "without"])]
+    write: bool,
     /// Also print what was noticed.
     #[arg(long)]
     explain: bool,
@@ -82,12 +111,15 @@ impl Mutants {
         let bugs = self.bugs()?;
         let (mut progress, mut found, mut early) = (Progress::new(), 0, [0; EARLY.len()]);
         let (mut known, mut missing) = (Vec::new(), Vec::new());
-        let hunt = Hunt { bugs: &bugs, seeds: self.seeds, without: &self.without, ..Hunt::default() };
+        let mut noticed = Noticed::new();
+        let recalled = if self.recall { Some(recalled()?) } else { None };
+        let hunt = Hunt { bugs: &bugs, seeds: self.seeds, without: &self.without, recalled, ..Hunt::default() };
         progress.print(format_args!("{:28} {:>17}  {:34} {:>9}", "bug", "noticed", "by", "after"));
         hunt.run(self.jobs, &mut |row| {
             progress.print(&row);
             if let Some((place, violation)) = &row.noticed {
                 found += 1;
+                noticed.insert(row.bug.name().into(), place.into());
                 for (early, (seeds, _)) in early.iter_mut().zip(EARLY) {
                     *early += usize::from(matches!(place, Place::Seed(seed) if *seed <= seeds));
                 }
@@ -104,6 +136,9 @@ impl Mutants {
                 }
             }
         })?;
+        if self.write {
+            write(&noticed)?;
+        }
         let of = bugs.len();
         let within = early.iter().zip(EARLY).map(|(early, (seeds, _))| format!("{early} within {seeds} seeds"));
         progress.print(format_args!("{found} of {of} caught, {}", within.collect::<Vec<_>>().join(", ")));
@@ -124,6 +159,27 @@ impl Mutants {
         }
         let named = |name: &String| mutants::named(name).with_context(|| format!("there is no bug `{name}`"));
         self.only.iter().map(named).collect()
+    }
+}
+
+/// What showed each bug when they were last searched for.
+fn recalled() -> anyhow::Result<Noticed> {
+    toml::from_str(include_str!("../../noticed.toml")).context("simulations/noticed.toml")
+}
+
+/// Keeps what shows each bug now.
+fn write(noticed: &Noticed) -> anyhow::Result<()> {
+    let file = scenario::bugs().with_file_name("noticed.toml");
+    let text = [HEADER, &toml::to_string(noticed)?].concat();
+    fs::write(&file, text).with_context(|| file.display().to_string())
+}
+
+impl From<&Place> for Shown {
+    fn from(place: &Place) -> Self {
+        match place {
+            Place::Seed(seed) => Self::Seed(*seed),
+            Place::Drill(name) => Self::Drill((*name).into()),
+        }
     }
 }
 
@@ -164,12 +220,23 @@ fn who(violation: &Violation) -> String {
     if by.is_empty() { (*invariant).to_owned() } else { format!("{invariant} ({by})") }
 }
 
+/// The search for one bug.
+struct Search<'a> {
+    bug: Bug,
+    runner: Runner,
+    healthy: &'a mut Runner,
+    /// The checkers that did not hold.
+    by: BTreeSet<&'static str>,
+}
+
 /// The bugs that are run, and what is known of the seeds without them.
 #[derive(Default)]
 struct Hunt<'a> {
     bugs: &'a [Bug],
     seeds: u64,
     without: &'a [String],
+    /// What shows each, where that is to be tried first.
+    recalled: Option<Noticed>,
     /// Invariants that do not hold without any bug, by seed.
     known: Mutex<BTreeMap<u64, BTreeSet<&'static str>>>,
     next: AtomicUsize,
@@ -211,31 +278,52 @@ impl Hunt<'_> {
     }
 
     fn hunt(&self, bug: Bug, healthy: &mut Runner) -> anyhow::Result<Row> {
-        let (mut runner, progress) = (Runner::with(bug), Progress::new());
-        let (mut noticed, mut by) = (None, BTreeSet::new());
-        let first = bug.first_seed();
-        for seed in first..first + self.seeds {
-            let violations = self.heeded(seen(runner.run(&swarm::plan(seed))?));
-            by.extend(violations.iter().map(|violation| violation.by));
-            // Only now: most seeds are good, with most bugs too.
-            if !violations.is_empty() {
-                let known = self.known(seed, healthy)?;
-                let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
-                noticed = fresh.map(|violation| (Place::Seed(seed - first + 1), violation));
-            }
-            if noticed.is_some() {
-                break;
-            }
+        let (mut search, progress) =
+            (Search { bug, runner: Runner::with(bug), healthy, by: BTreeSet::new() }, Progress::new());
+        let mut noticed = None;
+        if let Some(recalled) = &self.recalled {
+            noticed = match recalled.get(bug.name()) {
+                Some(Shown::Seed(seed)) => self.at_seed(&mut search, *seed)?,
+                Some(Shown::Drill(name)) => DRILLS
+                    .into_iter()
+                    .find(|drill| drill == name)
+                    .map_or(Ok(None), |name| self.in_drill(&mut search, name))?,
+                None => None,
+            };
         }
-        for name in DRILLS {
-            if noticed.is_some() {
-                break;
-            }
-            let violations = self.heeded(seen(runner.run(&scenario::find(name)?)?));
-            by.extend(violations.iter().map(|violation| violation.by));
-            noticed = violations.into_iter().next().map(|violation| (Place::Drill(name), violation));
+        // Of a known gap the search would find nothing, and takes as long as that of twenty others.
+        let is_sought = self.recalled.is_none() || mutants::gap(bug.name(), self.seeds).is_none();
+        let mut places = (1..=self.seeds).map(Ok).chain(DRILLS.into_iter().map(Err)).filter(|_| is_sought);
+        while noticed.is_none()
+            && let Some(place) = places.next()
+        {
+            noticed = match place {
+                Ok(seed) => self.at_seed(&mut search, seed)?,
+                Err(name) => self.in_drill(&mut search, name)?,
+            };
         }
-        Ok(Row { bug, noticed, by, seeds: self.seeds, millis: progress.millis() })
+        Ok(Row { bug, noticed, by: search.by, seeds: self.seeds, millis: progress.millis() })
+    }
+
+    /// Whether the bug is noticed in the seed after so many that can show it.
+    fn at_seed(&self, search: &mut Search<'_>, place: u64) -> anyhow::Result<Option<(Place, Violation)>> {
+        let seed = search.bug.first_seed() + place - 1;
+        let violations = self.heeded(seen(search.runner.run(&swarm::plan(seed))?));
+        search.by.extend(violations.iter().map(|violation| violation.by));
+        if violations.is_empty() {
+            return Ok(None);
+        }
+        // Only now: most seeds are good, with most bugs too.
+        let known = self.known(seed, search.healthy)?;
+        let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
+        Ok(fresh.map(|violation| (Place::Seed(place), violation)))
+    }
+
+    /// The same in a scenario.
+    fn in_drill(&self, search: &mut Search<'_>, name: &'static str) -> anyhow::Result<Option<(Place, Violation)>> {
+        let violations = self.heeded(seen(search.runner.run(&scenario::find(name)?)?));
+        search.by.extend(violations.iter().map(|violation| violation.by));
+        Ok(violations.into_iter().next().map(|violation| (Place::Drill(name), violation)))
     }
 
     /// The violations that count.
@@ -254,5 +342,21 @@ impl Hunt<'_> {
         let known: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
         lock().insert(seed, known.clone());
         Ok(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each bug but the known gaps is shown by something there is.
+    #[test]
+    fn what_shows_each_bug_is_kept() {
+        let recalled = recalled().expect("it is read");
+        let of_drill = |shown: &Shown| matches!(shown, Shown::Drill(name) if !DRILLS.contains(&name.as_str()));
+        assert!(!recalled.values().any(of_drill), "{recalled:?}");
+        let sought = mutants::all().into_iter().map(|bug| bug.name()).filter(|bug| mutants::gap(bug, 100).is_none());
+        let cure = "mutants --seeds 100 --write writes it";
+        assert_eq!(recalled.keys().map(String::as_str).collect::<BTreeSet<_>>(), sought.collect(), "{cure}");
     }
 }
