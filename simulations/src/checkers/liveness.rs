@@ -37,7 +37,7 @@ static BURSTS: Exemption = Exemption::new(
     "A node that was told that nothing is left asks again after a quarter of the window and a jitter: of what another one has handed back meanwhile it is lent some if it is asked for it still.",
 );
 static FEW: Exemption = Exemption::new(
-    "the use of buckets and sliding windows that hold no more than two costs and a token a node that was asked",
+    "the use of buckets and sliding windows that hold no more than two costs and a token for each node of the fleet",
     "All that such a limit holds may lie with nodes that nobody asks just now, until they hand it back or their accounts close.",
 );
 static STALLS: Exemption = Exemption::new(
@@ -288,7 +288,9 @@ impl Liveness {
     }
 
     fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch, wanted: u64) {
-        let is_of_few = |limit: &Limit| limit.trickles() && limit.capacity() <= stretch.room();
+        // A node that was asked before may have all of it, too.
+        let few = stretch.most * 2 + self.nodes;
+        let is_of_few = |limit: &Limit| limit.trickles() && limit.capacity() <= few;
         if stretch.turned || FEW.when(rule.limits.iter().any(is_of_few)) {
             return;
         }
