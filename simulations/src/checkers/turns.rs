@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Grant, Op};
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
@@ -393,7 +393,8 @@ impl Observer for Turns {
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
-                if request.kind == Kind::Check {
+                // One that costs more than the limit is denied whatever is used, and does not keep the key in the node's memory.
+                if request.kind == Kind::Check && decision.reason != Reason::Cost {
                     self.asked(moment, request);
                 }
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
