@@ -92,9 +92,15 @@ impl Throttlecrab {
         command.args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port.to_string()]);
         command.args(["--log-level", "error"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("it was built");
-        let stream = wait_for("throttlecrab-server accepts", 20, || TcpStream::connect(("127.0.0.1", port)).ok());
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-        Some(Self { child, connection: Connection::new(stream) })
+        // Until it answers: on a port where nobody listens yet a connection can be accepted by itself, or by whoever was given that port
+        // meanwhile, and be reset.
+        let connection = wait_for("throttlecrab-server answers", 20, || {
+            let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+            let mut connection = Connection::new(stream);
+            connection.ask_text("THROTTLE start 1 1 1 1").ok().map(|_| connection)
+        });
+        Some(Self { child, connection })
     }
 
     fn ask(&mut self, command: &str) -> Reply {
