@@ -256,14 +256,15 @@ return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, l
 --<many
 -- Text, which costs Redis less than numbers: seven bytes each, and the answers of all keys one after another.
 local reply = pack('<I7I7I7I7I7I7I7', granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
--- Of a key that is new to the node that asks, and was to the store, also what was decided, with the length of what stands before the
--- id in its record.
+-- Of a key that neither the node nor the store knew, the loop at the end is also given what was written, and how many bytes stand
+-- before the id in the record, so that it can put another id there.
 if exists or damaged or ahead_of ~= 0 or epoch ~= 0 or not census_then or not span_then then return reply end
 return reply, now, census_then, counter_then, record_then, lent_then, span_then, #asked_text + 1
 end
--- What is decided of keys that are new follows from what was asked, so of as much it is the same, but for the id: that is a key's
--- epoch, and stands in its record. So one such key is decided, and others of this call are written as it was. That a key is new HLEN
--- says for a fifth of what HMGET takes.
+-- What a call is granted of a key that neither its node nor the store knows depends on the limit and on what the call asks for, and
+-- on nothing else. Two such keys of which the same is asked for therefore differ in the id alone, which becomes the key's epoch and
+-- stands in the node's record. So the first of them is decided as any other key is, and each one behind it is written as the first
+-- was, under its own id. HLEN tells whether the store knows a key; it takes a fifth of the time of the HMGET that would be needed else.
 local cut = string.sub
 local told_then, need_then, want_then, least_then, held_then
 local now, census, counter, lent, span, record_head, record_rest, reply_head, reply_rest

@@ -393,7 +393,7 @@ impl Observer for Turns {
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
-                // One that costs more than the limit is denied whatever is used, and does not keep the key in the node's memory.
+                // A check that costs more than the limit is denied whatever is used, so the node does not remember the key for it.
                 if request.kind == Kind::Check && decision.reason != Reason::Cost {
                     self.asked(moment, request);
                 }

@@ -18,8 +18,9 @@ use crate::maps::Map;
 /// Most calls in one, as in the daemon.
 const MOST: u64 = 16;
 
-/// So many acquires of each shape gather in a run. When all of them did, a fifth of a run's time went into that, and nearly all
-/// of it into a few shapes: what a script reads of one key where another one stood before does not depend on the numbers in it.
+/// So many acquires of each [`shape`] are executed once more together in a run. When all of them were, that took a fifth of the run's time, nearly
+/// all of it for a few shapes. What goes wrong when a script goes from one key to the next is that it reads a field of the one for a field of the
+/// other: that depends on which fields there are, and not on the numbers in them.
 const ENOUGH: u32 = 6;
 
 /// One acquire.

@@ -1,7 +1,8 @@
 //! Finds where each reply of Redis ends in the received bytes, and what it says. Pure.
 //!
-//! An array of integers and a string, which is how scripts answer, are parsed here. Of any other reply only the end is found,
-//! and the redis crate parses it: for each it clears 8 KiB first. Source: the RESP3 specification (Redis does not send its streamed types). Called by
+//! An array of integers and a string, which is how scripts answer, are parsed here. Of any other reply only the end is found, and
+//! the redis crate parses it; its parser clears a buffer of 8 KiB for each reply, which costs more than reading a short one.
+//! Source: the RESP3 specification (Redis does not send its streamed types). Called by
 //! `wire.rs`.
 
 use redis::Value;
