@@ -72,6 +72,59 @@ fn an_admission_on_the_share_goes_back_to_the_share() {
 }
 
 #[test]
+fn what_was_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one() {
+    for limit in ["10/1s fixed", "10/1s sliding", "10/1s fixed from-first"] {
+        let mut bench = Bench::new(limit);
+        bench.hold(4);
+        assert_eq!(bench.check(4), Some(Verdict::Allow), "{limit}");
+        let first = bench.last.expect("a decision");
+        // Another key of the request has to ask the store, and is denied when the next window is open and used up.
+        bench.settle_window(SECOND + SECOND);
+        bench.calls().iter().for_each(|call| bench.grant(call, 0));
+        assert_eq!(bench.check(4), None, "{limit}: {:?}", bench.last);
+        let call = bench.acquire();
+        bench.grant(&call, 10);
+        assert_eq!(bench.check(6), Some(Verdict::Allow), "{limit}");
+        while bench.shard.poll_effect().is_some() {}
+        let rule = bench.rule.clone();
+        let outcome = bench.shard.rollback(bench.now, request(&rule, 4), &first);
+        assert!(
+            outcome.is_none() && bench.shard.poll_effect().is_none(),
+            "{limit}: the store is asked for {outcome:?}"
+        );
+        assert_eq!(bench.shard.held(), 0, "{limit}");
+    }
+}
+
+#[test]
+fn what_a_share_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one() {
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.replies();
+    bench.advance(SECOND + Micros(100_000));
+    assert_eq!(bench.check(5), Some(Verdict::Allow));
+    let first = bench.last.expect("a decision");
+    for _ in 0..10 {
+        bench.advance(Micros(100_000));
+        bench.calls().iter().for_each(|call| bench.fail(call, StoreError::Away { since: call.sent_at }));
+    }
+    let mut left = 95;
+    let mut spend = |bench: &mut Bench, cost| {
+        left -= cost;
+        assert_eq!(bench.check(cost), Some(Verdict::Allow), "{left} left: {:?}", bench.last);
+        let source = bench.last.map(|decision| decision.source);
+        assert_eq!(source, Some(Source::Share));
+    };
+    spend(&mut bench, 90);
+    let rule = bench.rule.clone();
+    bench.shard.rollback(bench.now, request(&rule, 5), &first);
+    spend(&mut bench, 5);
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "the share of this window was 95");
+}
+
+#[test]
 fn a_look_charges_nothing_and_asks_nobody() {
     let mut bench = Bench::new("100/1s fixed");
     let rule = bench.rule.clone();

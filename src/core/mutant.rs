@@ -101,6 +101,8 @@ mutants! {
         "A check is served from what is held while others wait in line: line order.";
     RefundTwice, "refund-twice":
         "A refund goes back into the lease and into the store: at most once, bound.";
+    RollbackInAnyWindow, "rollback-in-any-window":
+        "What a request of several keys was charged goes back although its window is over: entitlements, bound.";
     HoldOutlivesWindow, "hold-outlives-window":
         "What a hold was too much is given back when its window is over: conservation, bound.";
     HoldSettledTwice, "hold-settled-twice":

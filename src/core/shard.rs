@@ -110,8 +110,8 @@ impl Shard {
         }
     }
 
-    /// Takes back an admission of this moment whose request was denied by another key. Returns an outcome if the
-    /// store must be told, for which nobody needs to wait.
+    /// Takes back an admission whose request was denied by another key, unless a window of it has ended since. Returns an outcome if
+    /// the store must be told, for which nobody needs to wait.
     pub fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) -> Option<Outcome> {
         if let Some(permit) = decision.slot {
             self.release(now, request.digest, permit);

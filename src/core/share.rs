@@ -306,10 +306,18 @@ impl FallbackBudget {
             .any(|limit| self.unanswered.is_none_or(|first| part(limit, now) > part(limit, first)))
     }
 
-    /// Takes back up to `cost` that was admitted here and is not paid. Returns how much.
-    pub fn refund(&mut self, rule: &Rule, now: Timestamp, cost: u64) -> u64 {
-        let back = cost.min(self.open_debt(rule, now));
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+    /// Takes back up to `cost` that was admitted here `then` and is not paid. Returns how much. Of limits whose window has ended since
+    /// nothing goes back, because the share of the next window never counted it.
+    pub fn refund(&mut self, rule: &Rule, [then, now]: [Timestamp; 2], cost: u64) -> u64 {
+        let is_same = |limit: &Limit, budget: &Budget| {
+            limit.algorithm == Algorithm::Gcra
+                || budget.window == then.0 / limit.period.0
+                || on(Mutant::RollbackInAnyWindow)
+        };
+        let counts = |(limit, budget): &(&Limit, &mut Budget)| is_same(limit, budget);
+        let debts = rule.limits.iter().zip(&mut self.limits).filter(counts);
+        let back = cost.min(debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0));
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits).filter(counts) {
             let part = back.min(budget.spent.saturating_sub(budget.paid));
             budget.spent -= part;
             if limit.algorithm == Algorithm::Gcra && part > 0 {

@@ -17,7 +17,7 @@ use super::notes::{Answers, Asides, Clocks, Life, Lives, Trips};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic, Violation};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Fault, Plan, What};
 
 static BASELINES: Exemption =
@@ -155,6 +155,9 @@ pub(super) struct Joint {
     asides: Asides,
     clocks: Clocks,
     trips: Trips,
+    /// What was excused of the latest admission on a share, and of those that may be given back.
+    latest: Option<(u64, Pardon)>,
+    pardons: Map<u64, Pardon>,
     /// By key: when a script of the build before has last run on it, by the store's clock.
     earlier: Map<u32, u64>,
     found: Found,
@@ -319,6 +322,22 @@ impl Excused {
         self.used += part;
         part
     }
+
+    /// So many of what was excused in that window were given back, and as many others may be.
+    fn give_back(&mut self, window: u64, tokens: u64) {
+        if self.window == window {
+            self.used = self.used.saturating_sub(tokens);
+        }
+    }
+}
+
+/// What was excused of one admission on a share.
+#[derive(Debug)]
+struct Pardon {
+    life: Life,
+    key: u32,
+    /// By limit: the window, and how many tokens; and whether all nodes have one book of it.
+    of: Vec<(u64, u64, bool)>,
 }
 
 /// What nodes that do not hear of each other have of one limit in the window at hand: each its part, or what it was lent of it before
@@ -408,6 +427,8 @@ impl Joint {
             asides: Asides::default(),
             clocks: Clocks::new(plan),
             trips: Trips::default(),
+            latest: None,
+            pardons: Map::default(),
             earlier: Map::default(),
             found: Found::default(),
         }
@@ -537,6 +558,7 @@ impl Joint {
         key.parts.resize_with(rule.limits.len(), Parts::default);
         let books = key.excused.iter_mut().zip(&mut place.excused).zip(&mut key.counted).zip(&mut key.parts);
         let limits = rule.limits.iter().zip(books);
+        let mut pardon = Pardon { life, key: request.key, of: Vec::with_capacity(rule.limits.len()) };
         let excused = limits
             .map(|(limit, (((all, one), counted), parts))| {
                 let is_even = !matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
@@ -544,11 +566,12 @@ impl Joint {
                 let book = if gossips { all } else { one };
                 let is_bucket = limit.algorithm == Algorithm::Gcra;
                 let (length, passed) = (span(limit), now % limit.period.0);
-                if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
-                    return request.cost;
-                }
                 // Full at first, a bucket lets as much pass again in the time in which it fills up.
                 let (whole, window) = (whole(limit), now / length);
+                if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
+                    pardon.of.push((window, 0, gossips));
+                    return request.cost;
+                }
                 let times = if is_even || is_untold { 2 } else { 1 };
                 let is_first = FROM_FIRST.when(limit.algorithm == Algorithm::FixedFromFirst);
                 let is_strict = !is_partial && !is_untold && !is_first;
@@ -565,14 +588,32 @@ impl Joint {
                     let before = counted.used - taken;
                     taken - taken.min(RELEASED.forgives(quarter).saturating_sub(before))
                 };
-                book.take(window, times * part.max(u64::from(is_bucket)), request.cost - strict)
+                let tokens = book.take(window, times * part.max(u64::from(is_bucket)), request.cost - strict);
+                pardon.of.push((window, tokens, gossips));
+                tokens
             })
             .collect();
+        self.latest = Some((request.id, pardon));
         // `all` learns a key's limits with its first admission, before which there is nothing to exceed them.
         self.all.beside(request.key, now, |index, limit| {
             key.parts.get_mut(index).map_or(0, |parts| parts.forgive(whole(limit)))
         });
         excused
+    }
+
+    /// What a share has admitted is given back to it, so that as much more may be excused.
+    fn given_back(&mut self, hold: u64, cost: u64) {
+        let Some(Pardon { life, key, of }) = self.pardons.remove(&hold) else { return };
+        for (index, (window, tokens, is_of_all)) in of.into_iter().enumerate() {
+            let books = if is_of_all {
+                Some(&mut self.keys.of(key).excused)
+            } else {
+                self.places.get_mut(&(life, key)).map(|place| &mut place.excused)
+            };
+            if let Some(book) = books.and_then(|books| books.get_mut(index)) {
+                book.give_back(window, tokens.min(cost));
+            }
+        }
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
@@ -665,6 +706,14 @@ impl Observer for Joint {
                 self.excuse_shares(*key, grant.now.0, &call.rule);
             }
             Seen::Left { .. } => self.left = moment.at,
+            Seen::Hold(hold, Holding::Kept { .. }) => {
+                if let Some((_, pardon)) = self.latest.take_if(|(request, _)| request == hold) {
+                    self.pardons.insert(*hold, pardon);
+                }
+            }
+            Seen::Hold(hold, Holding::Asks(request)) if request.kind == Kind::Refund => {
+                self.given_back(*hold, request.cost);
+            }
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
                 // The key had been forgotten, if it was known.
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
@@ -773,6 +822,39 @@ mod tests {
     #[test]
     fn where_some_lost_it_and_the_store_lends_to_no_other_they_are_no_more_than_the_limit() {
         assert_eq!(most_beside_leases(&cut(&[0]), 0), 3);
+    }
+
+    #[test]
+    fn what_goes_back_to_a_share_may_be_excused_again() {
+        let most = |goes_back: bool| {
+            let admitted = |more: u64| {
+                let mut history = History::new("10/1s fixed");
+                let mut setting = history.setting();
+                let fault = Fault { at: Span(0), lasts: Span::secs(20), what: cut(&[0]) };
+                setting.plan.faults.push(fault.clone());
+                setting.plan.gossip = Some(Gossip::default());
+                let mut checker = Joint::new(&setting);
+                (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
+                history.see(&mut checker, 0, &Seen::Begins(&fault));
+                let at = 5 * SECOND + SECOND / 10;
+                history.executed(&mut checker, 1, 1);
+                history.settled(&mut checker, 1, 1, 1);
+                history.node = 1;
+                history.executed(&mut checker, at - 1, 2);
+                history.check(&mut checker, at, 0, Source::Share, true);
+                let request = Request { cost: 9, ..history.ask(&mut checker, at + 1) };
+                history.answer(&mut checker, at + 1, &request, Source::Share, true);
+                history.see(&mut checker, at + 1, &Seen::Hold(request.id, Holding::Kept { request: &request, ttl: 0 }));
+                let refund = Request { id: request.id + 1, kind: Kind::Refund, ..request };
+                if goes_back {
+                    history.see(&mut checker, at + 2, &Seen::Hold(request.id, Holding::Asks(&refund)));
+                }
+                history.check(&mut checker, at + 3, more, Source::Share, true);
+                checker.violations().is_empty()
+            };
+            (0..40).take_while(|more| admitted(*more)).last().expect("the share is enough for nine")
+        };
+        assert_eq!([most(false), most(true)], [10, 10 + 9]);
     }
 
     #[test]

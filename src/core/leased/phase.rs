@@ -344,9 +344,9 @@ impl Outage {
         }
     }
 
-    /// Takes back up to `cost` that the share has admitted and the store was not charged for. Returns how much.
-    pub(super) fn refund(&mut self, rule: &Rule, clock: Timestamp, cost: u64) -> u64 {
-        self.book_mut().map_or(0, |book| book.refund(rule, clock, cost))
+    /// Takes back up to `cost` that the share admitted `then` and the store was not charged for. Returns how much.
+    pub(super) fn refund(&mut self, rule: &Rule, [then, clock]: [Timestamp; 2], cost: u64) -> u64 {
+        self.book_mut().map_or(0, |book| book.refund(rule, [then, clock], cost))
     }
 
     /// Records that the store was charged for some of what the share has admitted.

@@ -13,11 +13,13 @@ use crate::core::calls::Waiter;
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::holds::{Charge, is_open};
+use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::{Outcome, Request, Ticket};
 use crate::core::rule::Rule;
 use crate::core::time::Instant;
 use crate::core::usage::{PeerIndex, Usage};
+use crate::core::window;
 
 /// Brings a key up to date before a request, with the limits that apply now.
 pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
@@ -115,7 +117,9 @@ pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Inst
     }
 }
 
-/// Takes back an admission of this moment whose request was denied by another key, as if it had not been asked for.
+/// Takes back an admission whose request was denied by another key, as if it had not been asked for. Where that other key had to ask
+/// the store, a window of this one may have ended meanwhile. Then nothing goes back, because the window that is open now never counted
+/// the cost, and would admit as much beyond its limit.
 pub(in crate::core) fn rollback(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -124,19 +128,49 @@ pub(in crate::core) fn rollback(
     decision: &Decision,
 ) -> Option<Outcome> {
     cx.policy_stats(key.policy()).uncount(decision);
+    let charge = Charge::of(cost, decision);
     match decision.source {
         Source::Policy => None,
         Source::Share => {
             let clock = key.view.clock().latest(now);
             let rule = key.view.rule().clone();
-            let back = key.outage.refund(&rule, clock, cost);
+            let back = key.outage.refund(&rule, [charge.at, clock], cost);
             key.note_refund(back);
             None
         }
         // The store has forgotten it, together with all else that the key was charged.
         _ if key.view.was_reset_since(decision.epoch) => None,
-        _ => Some(take_back(key, cx, now, cost, decision.epoch, OPEN)),
+        _ => {
+            let windows = charged_windows(key, now, &charge)?;
+            Some(take_back(key, cx, now, cost, decision.epoch, windows))
+        }
     }
+}
+
+/// The windows of a charge that may go back; `None` when one of them has ended. What was charged at this moment was charged to those
+/// that are open.
+fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge) -> Option<Windows> {
+    let clock = key.view.clock().latest(now);
+    let mut windows = OPEN;
+    if charge.at == clock || on(Mutant::RollbackInAnyWindow) {
+        return Some(windows);
+    }
+    for ((limit, counter), window) in key.view.limits().zip(&mut windows) {
+        let charged = match limit.algorithm {
+            // A bucket takes back what it was charged, and no more than it holds.
+            Algorithm::Gcra | Algorithm::Concurrent => continue,
+            Algorithm::Fixed => window::aligned_end(limit, charge.at),
+            Algorithm::Sliding => window::aligned_start(limit, charge.at),
+            // Such a window ends when the store says, and has begun a period before that.
+            Algorithm::FixedFromFirst if charge.at + limit.period < counter.at => return None,
+            Algorithm::FixedFromFirst => counter.at,
+        };
+        *window = charged.stored();
+        if !is_open(limit, clock, *window) {
+            return None;
+        }
+    }
+    Some(windows)
 }
 
 /// Gives back `cost` of a charge, to the windows in which it was charged and that still count: first to what the
@@ -164,7 +198,7 @@ pub(in crate::core) fn give_back_charge(
     if charge.source == Source::Share {
         // The part for which the store was charged already must be refunded there. If the budget is gone, it is
         // unknown whether the store was charged, and nothing is refunded.
-        due = if key.outage.book().is_some() { due - key.outage.refund(&rule, clock, due) } else { 0 };
+        due = if key.outage.book().is_some() { due - key.outage.refund(&rule, [charge.at, clock], due) } else { 0 };
         key.note_refund(cost - due);
     }
     if key.view.was_reset_since(charge.epoch) {

@@ -191,7 +191,7 @@ fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 27);
     other.pay(&rule, Timestamp(3_500_000), 27);
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 0);
-    assert_eq!(other.refund(&rule, Timestamp(3_500_000), 7), 0, "it is paid");
+    assert_eq!(other.refund(&rule, [Timestamp(3_500_000); 2], 7), 0, "it is paid");
 }
 
 #[test]
