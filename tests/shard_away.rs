@@ -977,7 +977,7 @@ fn a_window_that_is_open_after_all_is_as_used_as_was_shown() {
 
 #[test]
 fn what_others_held_of_a_bucket_long_ago_denies_nobody() {
-    let mut bench = Bench::new("1000/1s burst 5");
+    let mut bench = Bench::new("20/1s burst 5");
     bench.check(1);
     let call = bench.acquire();
     bench.used = 5;

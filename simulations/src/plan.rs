@@ -57,6 +57,9 @@ pub struct Plan {
     pub canary: bool,
 }
 
+/// The other keys of one request are among so many of a demand's.
+pub const SEVERAL_OF: u32 = 6;
+
 impl Plan {
     /// What it should come to: its goals, and for the rest what must hold.
     #[must_use]
@@ -91,6 +94,17 @@ impl Plan {
         let moves = self.redis.skew.0 > 0 && has(|what| matches!(what, What::Reshard { .. }));
         let fails_over = self.redis.replica && self.redis.replica_skew.0 > 0 && has(What::stops_masters);
         moves || fails_over || has(|what| matches!(what, What::Set { .. }))
+    }
+
+    /// Most keys that are asked for at a time. A request of several keys asks for some keys of a demand under other policies, too, where they
+    /// are other keys.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        let of = |demand: &Demand| {
+            let others = if demand.several > 0 { SEVERAL_OF.min(demand.keys) * self.policies.len() as u32 } else { 0 };
+            u64::from(demand.keys) + u64::from(others)
+        };
+        self.demand.iter().map(of).sum()
     }
 
     /// How long after the last fault servers may still be on their way back: a failover, and the time in which the new

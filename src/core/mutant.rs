@@ -101,6 +101,10 @@ mutants! {
         "A check is served from what is held while others wait in line: line order.";
     RefundTwice, "refund-twice":
         "A refund goes back into the lease and into the store: at most once, bound.";
+    IdleBucketKept, "idle-bucket-kept":
+        "A node that clients have left keeps much of a bucket, and what it has spent untold: liveness, utilisation of buckets.";
+    NobodyIsOwed, "nobody-is-owed":
+        "Nodes wait for others to pay though no limit has released a share: what is denied where two limits meet stalls.";
     RollbackInAnyWindow, "rollback-in-any-window":
         "What a request of several keys was charged goes back although its window is over: entitlements, bound.";
     HoldOutlivesWindow, "hold-outlives-window":

@@ -55,8 +55,8 @@ static HALF: Exemption = Exemption::new(
 );
 
 static LEFT: Exemption = Exemption::new(
-    "of buckets that several nodes were asked of, once what they hold",
-    "A node that clients have left keeps what it was lent until its account closes.",
+    "of buckets that several nodes were asked of, also in the second before, once what they hold",
+    "A node that clients have left keeps what it was lent until it knows that, and a small part of a bucket until its account closes.",
 );
 
 static ASIDE: Exemption = Exemption::new(
@@ -123,6 +123,9 @@ const QUARTER: u64 = 4;
 /// Of all shapes: so many of the longest periods are watched at least, and longer, until something has to be admitted.
 const PERIODS: u64 = 3;
 
+/// See `LEFT`.
+const LEAVES: u64 = 1_000_000;
+
 /// What is watched last, for half as long at least, ends so long before the run.
 const LAST: u64 = 300_000;
 
@@ -139,12 +142,14 @@ struct Stretch {
     nodes: Set<u32>,
     now: (u64, Set<u32>),
     fewest: u64,
+    /// Another node was asked shortly before it began.
+    is_left: bool,
     /// Somebody was turned away for want of room.
     turned: bool,
 }
 
 impl Stretch {
-    fn new(at: u64, limits: &[Limit], store: u64) -> Self {
+    fn new(at: u64, limits: &[Limit], store: u64, is_left: bool) -> Self {
         let ideal = Ideal::spent(limits, store);
         Self {
             begun: at,
@@ -155,6 +160,7 @@ impl Stretch {
             nodes: Set::default(),
             now: (0, Set::default()),
             fewest: u64::MAX,
+            is_left,
             turned: false,
         }
     }
@@ -178,7 +184,7 @@ impl Stretch {
             _ => self.due,
         };
         let due = if HALF.when(is_half) { due / 2 } else { due * 3 / 4 };
-        let left = LEFT.forgives(if asked > 1 { self.ideal.deepest() } else { 0 });
+        let left = LEFT.forgives(if asked > 1 || self.is_left { self.ideal.deepest() } else { 0 });
         due.saturating_sub(ROOM_LEFT.forgives(self.room()) + left)
     }
 
@@ -211,6 +217,9 @@ pub(super) struct Liveness {
     /// By key of which tokens are set aside: when each node was last asked for it, by its owner's clock.
     asked: Map<u32, BTreeMap<u32, u64>>,
     stretches: BTreeMap<u32, Stretch>,
+    /// By key: which node was asked last, and when another one was.
+    last: BTreeMap<u32, (u32, u64)>,
+    left: BTreeMap<u32, u64>,
     /// By key: how many nodes the store has known to use it.
     known: Map<u32, u64>,
     nodes: u64,
@@ -233,14 +242,15 @@ impl Liveness {
             until: plan.span.0 + plan.calm.0,
             slow,
             stalls: plan.redis.stalls > 0,
-            cramped: plan.demand.iter().map(|demand| u64::from(demand.keys)).sum::<u64>()
-                > u64::from(plan.daemon.max_keys),
+            cramped: plan.keys() > u64::from(plan.daemon.max_keys),
             sent: Set::default(),
             unheard: BTreeMap::new(),
             found_again: Map::default(),
             windows: BTreeMap::new(),
             asked: Map::default(),
             stretches: BTreeMap::new(),
+            last: BTreeMap::new(),
+            left: BTreeMap::new(),
             known: Map::default(),
             nodes: 1,
             judged: Judged::default(),
@@ -269,7 +279,12 @@ impl Liveness {
     /// admits most.
     fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
         let span = PERIODS * rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
-        let fresh = || Stretch::new(moment.at, &rule.limits, store);
+        let (node, asked) = self.last.insert(request.key, (request.node, moment.at)).unwrap_or((request.node, 0));
+        if node != request.node {
+            self.left.insert(request.key, asked);
+        }
+        let left = self.left.get(&request.key).is_some_and(|left| moment.at <= left + LEAVES);
+        let fresh = || Stretch::new(moment.at, &rule.limits, store, left);
         let mut stretch = self.stretches.remove(&request.key).filter(|stretch| stretch.ideal.is_of(&rule.limits));
         let aside = rule.is_entitled().then(|| self.known.get(&request.key).copied().unwrap_or(0));
         let is_over =

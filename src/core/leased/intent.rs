@@ -281,7 +281,8 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
     let held = key.holdings.lease().held();
     let is_left_alone = is_left_alone(key, now);
-    if key.has_unreported() && held == 0 && (is_closing || is_left_alone) && !is_acquiring {
+    let is_awaited = is_closing || is_left_alone || is_idle(key, now) && key.has_much();
+    if key.has_unreported() && held == 0 && is_awaited && !is_acquiring {
         return Intent::Report;
     }
     // From when on this node counts as silent, the store takes it to spend its part of the bucket. It calls before that: to go on if
@@ -363,6 +364,14 @@ fn is_low(key: &LeasedKey, now: Instant) -> bool {
     current <= soon.clamp(least, most).max(dearest) && !tuner.is_slow(remaining(key, now))
 }
 
+/// Whether nobody has asked for the key for longer than clients pause.
+fn is_idle(key: &LeasedKey, now: Instant) -> bool {
+    let (tuner, pause) = (key.demand.tuner(), key.demand.idle_for(now));
+    let interval = refill_interval(key.view.rule());
+    let has_stopped = pause > interval && !tuner.is_slow(interval) && !tuner.expects_fewer(MISSED, pause);
+    tuner.used_in(pause) > tuner.few() || has_stopped
+}
+
 /// Unspent tokens that other nodes need more: all of them when the key is idle, otherwise those that two refill
 /// intervals do not use. Only while the limit is under pressure, and never a trifle.
 fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 {
@@ -381,14 +390,12 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
     if !key.line.is_empty() {
         return 0;
     }
-    let tuner = key.demand.tuner();
-    let (pause, interval) = (key.demand.idle_for(now), refill_interval(key.view.rule()));
-    let held = key.holdings.lease().current(now);
-    let has_stopped = pause > interval && !tuner.is_slow(interval) && !tuner.expects_fewer(MISSED, pause);
-    let is_idle = tuner.used_in(pause) > tuner.few() || has_stopped;
-    // A node that asks the store for nothing learns only from peers how much is left.
-    let is_pressed =
-        key.is_pressed(now) || key.is_pressed_by_fleet() || is_idle && key.is_pressed_by(now) && !is_for_all();
+    let (tuner, interval) = (key.demand.tuner(), refill_interval(key.view.rule()));
+    let (held, is_idle) = (key.holdings.lease().current(now), is_idle(key, now));
+    // A node that asks the store for nothing learns only from peers how much is left, and of a bucket it does not learn it.
+    let is_pressed = key.is_pressed(now)
+        || key.is_pressed_by_fleet()
+        || is_idle && (key.is_pressed_by(now) || key.has_much()) && !is_for_all();
     if !is_pressed {
         return 0;
     }

@@ -43,6 +43,12 @@ const PRESSED_TENTHS: u64 = 3;
 /// 1000 checks instead of 255; with none, 99.1 % of its tokens are used instead of 99.8.
 const FEW_CHECKS: u64 = 2;
 
+/// Of a bucket, a node that nobody asks any more holds much if the store sets this fraction of it aside for the node.
+const MUCH_PART: u64 = 8;
+
+/// And at least this fraction of a few checks, two of them: a call for less would save nobody anything.
+const FEW_PART: u64 = 4;
+
 /// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may
 /// have returned them, and a check is no longer denied because of them.
 const STALE: Micros = Micros(1_000_000);
@@ -352,6 +358,20 @@ impl LeasedKey {
             let tenths = left.saturating_mul(10) < limit.capacity().saturating_mul(PRESSED_TENTHS);
             tenths && (limit.algorithm != Algorithm::Gcra || left < few_of_each)
         })
+    }
+
+    /// Whether the store sets so much of a bucket aside for this node that other nodes that use it, too, may lack it: what is held, and
+    /// what was spent and not reported yet.
+    pub(super) fn has_much(&self) -> bool {
+        if self.view.nodes() <= 1 || on(Mutant::IdleBucketKept) {
+            return false;
+        }
+        let few = self.demand.tuner().few();
+        let is_much = |(index, limit): (usize, &Limit)| {
+            let aside = self.view.lent(index);
+            limit.algorithm == Algorithm::Gcra && aside >= (limit.capacity() / MUCH_PART).max(few / FEW_PART)
+        };
+        self.view.rule().limits.iter().enumerate().any(is_much)
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {

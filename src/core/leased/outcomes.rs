@@ -43,7 +43,7 @@ const UNCLAIMED: Micros = Micros(1_000_000);
 /// 1000 checks instead of 60.
 const PROBE_PART: u64 = 4;
 
-/// A denial by a bucket is remembered for this long.
+/// A denial by a bucket is remembered for this long, or for as long as the bucket takes to fill if that is shorter.
 const PROBE_OF_BUCKET: u64 = 250_000;
 
 /// The shortest and the longest time for which any denial is remembered.
@@ -494,7 +494,7 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
 /// that the store has nothing, because tokens rarely come back in an hour that has been spent for a while.
 pub(super) fn probe_pause(key: &LeasedKey, now: Instant) -> Micros {
     let quarter = |limit: &Limit| match limit.algorithm {
-        Algorithm::Gcra => PROBE_OF_BUCKET,
+        Algorithm::Gcra => PROBE_OF_BUCKET.min(limit.depth().0),
         _ => limit.period.0 / PROBE_PART,
     };
     let clamp = |pause: u64| pause.clamp(PROBES.0, PROBES.1);

@@ -44,10 +44,10 @@ pub(super) fn closes(key: &LeasedKey) -> Due {
 
 /// Whether what is held may go back before its account closes, without anything that is heard until then.
 ///
-/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself. A node
-/// holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
+/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself, unless
+/// this node has much of it. A node holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
 fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
-    !key.view.is_of_buckets() || key.is_pressed(now)
+    !key.view.is_of_buckets() || key.is_pressed(now) || key.has_much()
 }
 
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
@@ -74,6 +74,9 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     let is_settling = key.calls.is_acquiring() && key.view.is_of_buckets();
     if key.has_unreported() && !is_settling && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
+        if key.has_much() {
+            at = at.or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS));
+        }
     }
     if let Some(silent) = key.silent_from()
         && !key.calls.is_acquiring()
