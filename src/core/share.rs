@@ -294,16 +294,19 @@ impl FallbackBudget {
         self.unanswered = self.unanswered.min(sent);
     }
 
-    /// Whether a window is open of which shares were released since the store was lost.
+    /// Whether nodes may have admitted something on their shares since the store was lost, and in a window that is still open, or will
+    /// before they have found the store, which is at `found` at the latest. A share needs tokens of every limit, so while one of them
+    /// releases none, nobody owes anything.
     #[must_use]
-    pub fn spans(&self, rule: &Rule, now: Timestamp) -> bool {
+    pub fn spans(&self, rule: &Rule, now: Timestamp, found: Timestamp) -> bool {
         let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
-        // Windows that open with their first request begin anew with the first grant, so they do not count.
-        let is_aligned = |limit: &&Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-        rule.limits
-            .iter()
-            .filter(is_aligned)
-            .any(|limit| self.unanswered.is_none_or(|first| part(limit, now) > part(limit, first)))
+        let has_turned =
+            |limit: &Limit, by: Timestamp| self.unanswered.is_none_or(|first| part(limit, by) > part(limit, first));
+        // Windows that open with their first request begin anew with the first grant, so nothing is owed of them alone.
+        let is_aligned = |limit: &Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+        let releases = |limit: &Limit| limit.algorithm == Algorithm::Gcra || has_turned(limit, found);
+        rule.limits.iter().any(|limit| is_aligned(limit) && has_turned(limit, now))
+            && (rule.limits.iter().all(releases) || on(Mutant::NobodyIsOwed))
     }
 
     /// Takes back up to `cost` that was admitted here `then` and is not paid. Returns how much. Of limits whose window has ended since

@@ -34,7 +34,7 @@ use crate::{scenario, swarm};
 const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
-const DRILLS: [&str; 15] = [
+const DRILLS: [&str; 18] = [
     "lost-in-mid-window",
     "lone-bucket",
     "parted-outage",
@@ -50,6 +50,9 @@ const DRILLS: [&str; 15] = [
     "half-cut-relay",
     "cold-keys-owners",
     "far-zone-buckets-relay",
+    "wandering-bucket",
+    "stalls-two-limits",
+    "a-share-that-gets-back-what-another-window-was-charged",
 ];
 
 /// What `simulations/noticed.toml` says, by bug.

@@ -443,7 +443,10 @@ impl LeasedKey {
         }
         let is_over = self.outage.phase().lends_from().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
-        self.is_away(now) && !is_over && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock))
+        let found = clock + GRACE + GRACE;
+        self.is_away(now)
+            && !is_over
+            && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock, found))
     }
 
     /// If the key were forgotten, it would have more of a share than it has, or would not wait for what its peers

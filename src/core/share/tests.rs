@@ -281,3 +281,25 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn nobody_owes_anything_while_one_of_the_limits_releases_no_share() {
+    let second = |at: u64| Timestamp(at * 1_000_000);
+    let spans = |limits: &str, now: u64, found: u64| {
+        let limits: Vec<_> = limits.split(" & ").map(|limit| Limit::parse(limit).unwrap()).collect();
+        let rule = Rule::of("p", &limits);
+        FallbackBudget::open(&rule, second(10)).spans(&rule, second(now), second(found))
+    };
+    for (limits, now, found, owed) in [
+        ("100/1s fixed", 10, 12, false),
+        ("100/1s fixed", 11, 13, true),
+        ("100/1s fixed & 5000/1m fixed", 11, 13, false),
+        ("100/1s fixed & 5000/1m fixed", 57, 59, false),
+        ("100/1s fixed & 5000/1m fixed", 58, 60, true),
+        ("100/1s fixed & 100/1s", 11, 13, true),
+        ("100/1s fixed & 5000/1m fixed from-first", 11, 13, false),
+        ("100/1s fixed from-first", 11, 13, false),
+    ] {
+        assert_eq!(spans(limits, now, found), owed, "{limits} at {now} s");
+    }
+}
