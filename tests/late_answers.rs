@@ -374,3 +374,22 @@ fn what_nobody_waits_for_is_not_asked_anew_of_a_slow_store() {
     assert_eq!(bench.check(1), None, "the next one is asked for");
     assert!(bench.acquire().id > call.id);
 }
+
+#[test]
+fn what_came_too_late_for_its_waiter_is_charged_once_though_the_next_call_is_never_answered() {
+    let mut bench = Bench::new("3/3s burst 3");
+    let call = park(&mut bench, 2);
+    bench.advance(Micros(60_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "nobody waits any more");
+    bench.grant(&call, 2);
+    assert_eq!(bench.check(3), None, "the store is asked for the third");
+    for _ in 0..3 {
+        let call = bench.calls().pop().expect("it is asked again");
+        bench.advance(Micros(50_000));
+        bench.fail(&call, StoreError::Unknown);
+    }
+    bench.replies();
+    assert_eq!(bench.check(2), Some(Verdict::Allow), "the two are held");
+    let last = bench.last.expect("a decision");
+    assert!(last.reset_after < Micros(2_100_000), "two tokens were charged, and take two seconds: {last:?}");
+}

@@ -518,8 +518,7 @@ impl StoreView {
     /// meanwhile. What the acquire reports of the account counts as reported.
     pub(super) fn void_order(&mut self, call: &Call) -> Voided {
         let Op::Acquire(order) = call.op else { return Voided::default() };
-        // If tokens were lent ahead, the store could not tell whether they were of this window or of the next, so
-        // they are left to lapse with it.
+        // Of tokens that were lent ahead the store could not tell of which window they were, so they lapse with theirs.
         if order.window.is_next() {
             return Voided::default();
         }
@@ -527,10 +526,11 @@ impl StoreView {
         for ((limit, known), age) in self.rule.limits.iter().zip(&mut self.limits).zip(&order.ages) {
             if limit.algorithm == Algorithm::Gcra {
                 let spent = known.lent.saturating_sub(order.held);
-                // What was spent leaks away from its time on. If it still counted as set aside, what is spent next
-                // would be counted on top of both.
+                // What was spent leaks away from its time on, and is no longer set aside as well.
                 known.counter.debit(limit, self.clock.latest(call.sent_at - *age), spent);
-                known.counter.used = known.counter.used.saturating_sub(spent);
+                // What is held beyond what was lent had been charged for a waiter who did not get it: that charge is taken back.
+                known.counter.credit(limit, order.held.saturating_sub(known.lent));
+                known.counter.used = known.counter.used.saturating_sub(known.lent).saturating_add(order.held);
                 told = told.max(spent);
                 known.lent = order.held;
             }
