@@ -15,7 +15,7 @@ use super::calls::Asking;
 use super::intent::{Intent, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
 use super::loans::{ANSWERS, ASKED_FOR, lend};
-use super::timers::remaining;
+use super::timers::{closes, remaining};
 use super::wish::Wish;
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
@@ -466,6 +466,10 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx, now));
     // A flood spends this node's part before it could ask again: it takes it at once.
     let need = if ahead && key.has_left(now) && key.is_flooded(part) { need.max(part) } else { need };
+    // A call that only renews the account asks for nothing where as much as was tuned is here. Else the lease of a key of which less and
+    // less is used would grow from one renewal to the next.
+    let is_enough = need == 0 && held >= tuned && closes(key).has_come(now);
+    let tuned = if is_enough { 0 } else { tuned };
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
     cx.policy_stats(key.policy()).batch = want.max(1);
