@@ -206,8 +206,9 @@ impl Bound {
         if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
             state.skew = Some(skew);
             // Back in time, perhaps: it is counted anew.
-            (state.now, state.leapt) = (now, Some(now));
-            state.counts.fill(Count::default());
+            let before = std::mem::replace(&mut state.now, now);
+            state.leapt = Some(now);
+            state.counts.iter_mut().for_each(|count| *count = count.after_a_leap(before, now));
             state.counted = Counted::default();
             self.forgive(&LEAPT, key, now, whole);
         }
@@ -285,7 +286,7 @@ impl Bound {
                 count.forget_aside(limit, counter.used, until);
             }
         }
-        state.counts.iter_mut().for_each(Count::lose_ahead);
+        state.counts.iter_mut().for_each(Count::forget);
         // Nothing is counted any more.
         state.counted.shown = state.rule.clone().map(|rule| (rule, [Counter::default(); MAX_LIMITS]));
     }

@@ -211,14 +211,13 @@ impl Observer for Left {
                 let is_first = self.settled.is_first(life, call.id);
                 let until = moment.at + lasts(&call.rule);
                 let known = self.known(life, *key, &call.rule);
+                // Where nothing was done, what the node holds is as before; but the counters are shown.
                 let held = match &call.op {
-                    Op::Acquire(order) => order.held + grant.granted,
-                    Op::Return { held, .. } => *held,
+                    Op::Acquire(order) if !grant.outdated => order.held + grant.granted,
+                    Op::Return { held, .. } if !grant.outdated => *held,
                     _ => known.shown.back().map_or(0, |shown| shown.own),
                 };
-                if !grant.outdated {
-                    known.show(&grant.counters, held);
-                }
+                known.show(&grant.counters, held);
                 match call.op {
                     Op::Acquire(_) if is_first => hold(&mut known.held, moment.at, until, grant.granted),
                     // What it hands back counts as left from then on, so it may go on to count as held until the store has answered.

@@ -53,6 +53,8 @@ struct Known {
     /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
     window: u64,
     used: [Option<u64>; ANSWERS],
+    /// The same in the answer that the store gave last, which may have come before those.
+    newest: Option<u64>,
     heard: Timestamp,
     held: u64,
     /// How far the clock of that answer was ahead of true time.
@@ -93,6 +95,7 @@ impl Known {
             let follows = self.window + period == window;
             let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
             (self.window, self.used, self.held) = (window, [None, Some(used)], held);
+            self.newest = None;
             (self.next, self.ahead, self.perhaps_older) = (0, 0, 0);
         }
     }
@@ -123,7 +126,7 @@ impl Known {
     /// What a node hands back counts as back already.
     fn give_back(&mut self, tokens: u64) {
         self.held = self.held.saturating_sub(tokens);
-        self.used.iter_mut().flatten().for_each(|used| *used = used.saturating_sub(tokens));
+        self.used.iter_mut().chain([&mut self.newest]).flatten().for_each(|used| *used = used.saturating_sub(tokens));
     }
 
     /// An answer: of a few of them the node takes note of one at least.
@@ -188,6 +191,9 @@ impl Remaining {
         if first || grant.now > known.heard {
             known.show(counter);
         }
+        if grant.now > known.heard {
+            known.newest = Some(counter.used);
+        }
         known.heard = known.heard.max(grant.now);
         if let (true, Op::Acquire(order)) = (first, &call.op) {
             if self.leaps {
@@ -219,7 +225,7 @@ impl Remaining {
         }
         let own = if decision.source == Source::Peer { 0 } else { request.cost };
         known.held = known.held.saturating_sub(own);
-        let used = known.used.iter().flatten().copied().min().unwrap_or(0);
+        let used = known.used.iter().chain([&known.newest]).flatten().copied().min().unwrap_or(0);
         let most = OTHERS.forgives(limit.count.saturating_sub(used)) + known.held;
         let is_other = OLDER.when(moment.at < known.until);
         if is_other {
@@ -412,6 +418,21 @@ mod tests {
             history.remaining = 6;
             history.check(&mut checker, SECOND + 3, 0, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{prev} {executed}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn the_answer_that_was_given_last_counts_though_others_have_come_since() {
+        for (remaining, seen) in [(6, 0), (7, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Remaining::new(&history.setting());
+            for (executed, id, used) in [(3, 1, 4), (1, 2, 7), (2, 3, 7)] {
+                history.used = used;
+                history.settled(&mut checker, executed, id, 0);
+            }
+            history.remaining = remaining;
+            history.check(&mut checker, 4, 0, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{remaining}: {:?}", checker.violations());
         }
     }
 

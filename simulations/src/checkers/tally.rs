@@ -16,7 +16,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::StoredTime;
 
 use super::flow::Flow;
-use super::notes::{Asides, Lives, Refunds, Trips};
+use super::notes::{Asides, Lives, Refunds, Trips, goes_by};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, counted};
@@ -335,8 +335,8 @@ impl Observer for Tally {
                 let number = store.0 / limit.period.0;
                 // A share is spent of the window that the node takes it to be, and that is paid for: who has not
                 // heard of the store goes by its own clock.
-                let told = decision.reset_at.0 / limit.period.0 - 1;
-                let is_told = decision.source == Source::Share && limit.algorithm == Algorithm::Fixed;
+                let told = goes_by(decision).0 / limit.period.0;
+                let is_told = decision.source == Source::Share;
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
                     let of = if is_told { told } else { number };
                     self.latest = (counts || is_aside || decision.source == Source::Share).then_some((of, counts));

@@ -19,6 +19,10 @@ pub(super) struct Count {
     opened: u64,
     earlier: (u64, u64),
     earlier_ends: u64,
+    /// Of `from-first`: the store has forgotten the window at hand; and a node has told it of an earlier one, which is open again, while
+    /// others may tell it of that one yet. It ends then, and so much was admitted and may be beyond the limit.
+    is_forgotten: bool,
+    later: (u64, u64, u64),
     /// Lent of the next window, and how much of that the store has lost since.
     ahead: u64,
     lost: u64,
@@ -48,6 +52,12 @@ impl Count {
             let charged = self.level - uncharged;
             self.level = charged * i128::from(new.count) / i128::from(old.count) + uncharged;
         }
+    }
+
+    /// Counts anew by a clock that says `now` where the one of before said `before`. What that had charged long ago may be spent yet.
+    pub(super) fn after_a_leap(&self, before: u64, now: u64) -> Self {
+        let left = self.late_until.saturating_sub(before);
+        if left == 0 { Self::default() } else { Self { late: self.late, late_until: now + left, ..Self::default() } }
     }
 
     /// Brings it to `now`, of the owner's clock.
@@ -97,11 +107,20 @@ impl Count {
     /// The store opened a window `from-first` that ends then. One that was still open has been reset
     /// or lost: what was forgiven for that may be admitted now.
     pub(super) fn open(&mut self, end: u64, now: u64) {
-        if end > self.window {
+        let (later_ends, used, slack) = self.later;
+        if end == later_ends && now < end {
+            (self.window, self.used, self.slack, self.later) = (end, used, slack, (0, 0, 0));
+        } else if self.is_forgotten && now < end && end == self.earlier_ends && end < self.window {
+            // What was lent of the later one and lost may be spent meanwhile.
+            let lost = self.slack.saturating_sub(self.earlier.1);
+            self.later = (self.window, self.used, self.slack);
+            (self.window, self.used, self.slack) = (end, self.earlier.0, self.earlier.1 + lost);
+        } else if end > self.window {
             let slack = if now < self.window || self.window == 0 { self.slack } else { 0 };
             let slack = if now < self.beyond_until { slack.max(self.beyond) } else { slack };
             (self.earlier, self.earlier_ends, self.opened) = ((self.used, self.slack), self.window, now);
             (self.window, self.used, self.slack) = (end, 0, slack);
+            (self.is_forgotten, self.later) = (false, (0, 0, 0));
         }
     }
 
@@ -172,8 +191,9 @@ impl Count {
         self.lost += tokens;
     }
 
-    /// The store has lost what it lent of the next window: nobody restores that.
-    pub(super) fn lose_ahead(&mut self) {
+    /// The store has forgotten all. What it lent of the next window nobody restores.
+    pub(super) fn forget(&mut self) {
+        self.is_forgotten = true;
         self.lost += std::mem::take(&mut self.ahead);
     }
 
@@ -229,6 +249,41 @@ mod tests {
             count.roll(limit, 8_500_000);
             count.admit(limit, 10);
             assert_eq!(count.excess(limit, 8_500_000, 0), left);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_lost_twice_comes_back_after_the_one_before() {
+        let limit = limit("8/10s fixed from-first");
+        for (is_lost, excess) in [(true, 1), (false, 9)] {
+            let mut count = Count::default();
+            // Each window is used up, and forgotten. The first one comes back, then the second.
+            for (end, now) in [(10_000_000, 0), (11_000_000, 1_000_000)] {
+                count.open(end, now);
+                count.admit_at(&limit, now, 8, 0);
+                count.forgive(&limit, 8);
+                if is_lost {
+                    count.forget();
+                }
+            }
+            for (end, now, more) in [(10_000_000, 2_000_000, 8), (11_000_000, 10_000_000, 17)] {
+                count.open(end, now);
+                count.admit_at(&limit, now, more, 0);
+            }
+            assert_eq!(count.excess(&limit, 10_000_000, 0), excess, "{is_lost}");
+        }
+    }
+
+    #[test]
+    fn what_was_charged_long_ago_may_be_spent_by_another_clock_as_long_as_by_the_one_before() {
+        let limit = limit("10/1s burst 1");
+        for (passed, excess) in [(999_999, 0), (1_000_000, 1)] {
+            let mut count = Count::default();
+            count.charged_long_ago(1, 51_000_000);
+            let mut count = count.after_a_leap(50_000_000, 30_000_000);
+            count.roll(&limit, 30_000_000 + passed);
+            count.admit(&limit, 3);
+            assert_eq!(count.excess(&limit, 30_000_000 + passed, 0), excess, "{passed}");
         }
     }
 

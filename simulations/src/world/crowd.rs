@@ -17,7 +17,7 @@ impl Crowd {
     /// Unless all tables have room for all keys.
     pub(super) fn new(plan: &Plan) -> Option<Self> {
         let (most, shards) = (plan.daemon.max_keys, plan.daemon.shards.max(1));
-        let keys: u64 = plan.demand.iter().map(|demand| u64::from(demand.keys)).sum();
+        let keys = plan.keys();
         let churns = plan.demand.iter().any(|demand| demand.churn.0 > 0);
         let is_crowded = churns || u64::from(most) < keys * u64::from(shards);
         is_crowded.then(|| Self { room: most.div_ceil(shards) as usize, known: Numbered::default() })
@@ -65,11 +65,24 @@ mod tests {
         }
     }
 
-    fn crowd(max_keys: u32, keys: u32) -> Option<Crowd> {
+    fn plan(max_keys: u32, keys: u32) -> Plan {
         let mut plan = Plan::default();
         (plan.daemon.max_keys, plan.daemon.shards) = (max_keys, 2);
         plan.demand = vec![Demand { keys, ..Demand::default() }];
-        Crowd::new(&plan)
+        plan
+    }
+
+    fn crowd(max_keys: u32, keys: u32) -> Option<Crowd> {
+        Crowd::new(&plan(max_keys, keys))
+    }
+
+    #[test]
+    fn a_request_of_several_keys_makes_more_of_them() {
+        let mut plan = plan(8, 4);
+        plan.policies = vec![plan.policies[0].clone(); 2];
+        assert!(Crowd::new(&plan).is_none());
+        plan.demand[0].several = 300;
+        assert!(Crowd::new(&plan).is_some());
     }
 
     #[test]

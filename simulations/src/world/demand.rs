@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::holds::Terms;
 use crate::observe::Kind;
-use crate::plan::{Demand as DemandPlan, Shape, Spread};
+use crate::plan::{Demand as DemandPlan, SEVERAL_OF, Shape, Spread};
 use crate::random::Random;
 
 /// A thing whose rank is drawn by Zipf's law.
@@ -156,7 +156,7 @@ impl Demand {
         if !random.chance(plan.several.into()) {
             return Vec::new();
         }
-        let rank = |random: &mut Random| random.below(plan.keys.min(6).into()) as u32; // at most 6
+        let rank = |random: &mut Random| random.below(plan.keys.min(SEVERAL_OF).into()) as u32; // less than `SEVERAL_OF`
         let count = random.between(1, 4);
         (0..count).map(|_| (random.below(64) as u32, rank(random), random.between(0, plan.cost.into()))).collect()
     }

@@ -110,7 +110,7 @@ impl World<'_> {
             Step::Resume { server } => self.resume(server),
             Step::Start { node } => self.start(node),
             Step::Leave { node, crash, back } => self.leave(node, crash, back),
-            Step::Gone { node, incarnation, back } => self.gone(node, incarnation, back),
+            Step::Gone { node, incarnation, back } => self.gone(node, incarnation, false, back),
             Step::Join => self.join(),
             Step::Learn { node, fault } => self.learn(node, fault),
             Step::Move { slot, to, stage } => self.carry_slot(slot, to, stage),

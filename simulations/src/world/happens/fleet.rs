@@ -1,6 +1,10 @@
 //! What happens to nodes: they join, leave, die, come back under a new incarnation, and learn.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
 
 use crate::observe::Seen;
 use crate::world::event::{Event, Step};
@@ -110,7 +114,7 @@ impl World<'_> {
         let incarnation = place.incarnation;
         if crash {
             place.phase = Phase::Leaving;
-            return self.gone(index, incarnation, back);
+            return self.gone(index, incarnation, true, back);
         }
         self.hang_up_all(index);
         let place = &mut self.nodes[index as usize];
@@ -124,12 +128,16 @@ impl World<'_> {
     }
 
     /// A node is gone; those whose requests it had get no answer.
-    pub(in crate::world) fn gone(&mut self, index: u32, incarnation: u64, back: Option<u64>) {
+    pub(in crate::world) fn gone(&mut self, index: u32, incarnation: u64, crash: bool, back: Option<u64>) {
         let place = &mut self.nodes[index as usize];
         if place.incarnation != incarnation || place.phase != Phase::Leaving {
             return;
         }
-        let drained = place.parked.is_empty() && place.limiter.balance(place.clock.local(self.now)).held == 0;
+        // A node that dies hands back no slots, and the balance says nothing of those.
+        let is_of_slots = |rule: &Arc<Rule>| rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent);
+        let has_slots = crash && place.rules.iter().any(is_of_slots);
+        let held = place.limiter.balance(place.clock.local(self.now)).held;
+        let drained = place.parked.is_empty() && held == 0 && !has_slots;
         place.phase = if back.is_some() { Phase::Down } else { Phase::Gone };
         place.timer = u64::MAX;
         self.cut_off(index);
