@@ -48,18 +48,49 @@ elseif epoch_now and knows then
       if limit.kind == 'g' then
         --=credit math.min(granted_then, needed)
       elseif then_at == limit.at then
+--<entitled
+        local used_then = limit.used
+-->
         --=credit granted_then
 --<entitled
         -- What the order needed may have been to pay for what its node has spent of its entitlement in this window, which the
-        -- order freed. That goes back with the rest, so the entitlement is set aside again until the node calls once more.
+        -- order freed. That goes back with the rest, so the entitlement is set aside again until the node calls once more. Where
+        -- others were lent it meanwhile, and it does not fit any more, what the order needed stays charged instead: if more were
+        -- lent and set aside than the limit, who comes back would not be lent what it has to pay.
+        local kept = needed < granted_then and needed or granted_then
 --<fixed
-        if needed > 0 and granted_then > 0 and (part_called == limit.at or part_called == limit.at + limit.period) then
-          if part_called ~= limit.at then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
+        local is_ahead = part_called == limit.at + limit.period
+        if kept > 0 and (is_ahead or part_called == limit.at) then
 --<sliding
-        if needed > 0 and granted_then > 0 and part_called == limit.at then
+        if kept > 0 and part_called == limit.at then
 --<entitled
-          called = called > part_held and called - part_held or 0
-          part_called, part_is_new = 0, true
+          local called_then = called > part_held and called - part_held or 0
+          local aside = entitled_now + entitled_before - called_then
+          if aside < 0 then aside = 0 end
+--<fixed
+          local fits = aside == 0 or limit.used + aside <= limit.count
+--<sliding
+          local weighs, rest = limit.prev + (aside_before - aside), limit.at + limit.period - now
+          if weighs > EXACT then weighs = EXACT end
+          weighs = weighs > 0 and scaled(weighs, rest, limit.period, limit.period - 1) or 0
+          local fits = aside == 0 or limit.used + aside + weighs <= limit.count
+--<fixed
+          local ahead_then = called_ahead
+          if is_ahead then
+            ahead_then = called_ahead > part_held and called_ahead - part_held or 0
+            local aside_ahead = entitled_now + entitled_before - ahead_then
+            if aside_ahead < 0 then aside_ahead = 0 end
+            fits = fits and limit.prev + aside_ahead <= limit.count
+          end
+--<entitled
+          if fits then
+            called, part_called, part_is_new = called_then, 0, true
+--<fixed
+            called_ahead = ahead_then
+--<entitled
+          else
+            limit.used = used_then > granted_then - kept and used_then - (granted_then - kept) or 0
+          end
         end
 -->
       end

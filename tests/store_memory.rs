@@ -381,6 +381,29 @@ fn what_a_void_acquire_had_freed_is_set_aside_again() {
     assert_eq!(bench.claim("b", claim(100, 19, Frees::AtAnyTime)).granted, 19, "they are there to be paid");
 }
 
+/// The others were lent meanwhile what the acquire had freed. Were it set aside again beside that, more would be lent and set aside than
+/// the limit, and who comes back would not be lent what it has to pay.
+#[test]
+fn what_a_void_acquire_had_freed_is_not_set_aside_again_where_others_were_lent_it() {
+    for limit in ["100/10s fixed", SLIDING] {
+        let (mut bench, _) = entitled_to(limit, NODES);
+        let Op::Acquire(ask) = claim(7, 19, Frees::AtAnyTime) else { unreachable!() };
+        // Of these seven somebody waited for five, or they were to pay.
+        let lent = bench.claim("b", Op::Acquire(Acquire { need: 5, ..ask }));
+        let voids = Voided { id: bench.next_id, need: 5, ..Voided::default() };
+        let rest = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
+        assert_eq!((lent.granted, rest.granted), (7, 36), "{limit}: all but what is set aside for three");
+        let back = Op::Return { amount: 0, epoch: lent.epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };
+        bench.claim("b", back);
+        for node in ["c", "d", "e"] {
+            let pays = bench.claim(node, claim(19, 19, Frees::AtAnyTime)).granted;
+            assert_eq!(pays, 19, "{limit}: {node} has admitted them without the store");
+        }
+        let left = bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted;
+        assert_eq!(left, 2, "{limit}: what the acquire was to pay stays charged, and the rest has come back");
+    }
+}
+
 const SLIDING: &str = "100/10s sliding";
 
 #[test]

@@ -233,16 +233,28 @@ impl Aside {
 
     /// The node has abandoned an acquire that waiters needed, and what that was lent goes back. It may have been to pay for what the
     /// node has spent of its entitlement in this window, which it freed: so that is set aside again until the node calls once more.
-    pub(super) fn withhold_again(&mut self) {
+    /// Returns false, and does nothing, where others were lent it meanwhile and it would not fit beside what the counter, to which all
+    /// of it was credited, says: then what the acquire needed must stay charged. If more were lent and set aside than the limit, who
+    /// comes back would not be lent what it has to pay.
+    pub(super) fn withhold_again(&mut self, limit: &Limit, credited: &Counter, now: Timestamp) -> bool {
         let has_called_ahead = self.is_ahead(self.part.called);
-        let Self { sums, part, window, .. } = self;
-        if !has_called_ahead && part.called != *window {
-            return;
+        if !has_called_ahead && self.part.called != self.window {
+            return true;
         }
-        for (called, has_called) in sums.called.iter_mut().zip([true, has_called_ahead]) {
-            *called = called.saturating_sub(if has_called { part.held } else { 0 });
+        let mut after = *self;
+        for (called, has_called) in after.sums.called.iter_mut().zip([true, has_called_ahead]) {
+            *called = called.saturating_sub(if has_called { self.part.held } else { 0 });
         }
-        (part.called, self.is_withheld) = (0, true);
+        (after.part.called, after.is_withheld) = (0, true);
+        let all = after.sums.entitled[0] + after.sums.entitled[1];
+        let others = after.sums.called.map(|called| all.saturating_sub(called));
+        let left = Counter { used: credited.used, ..after.beside(credited, others[0]) }.left(limit, now);
+        let is_full_ahead = has_called_ahead && credited.prev + others[1] > limit.count;
+        if left < others[0] || is_full_ahead {
+            return false;
+        }
+        *self = after;
+        true
     }
 
     /// Whether the call has changed something.

@@ -174,9 +174,14 @@ impl View<'_> {
             if limit.algorithm == Algorithm::Gcra {
                 counter.credit(limit, record.granted.min(voids.need));
             } else if counter.at == record.at[index] {
-                counter.credit(limit, record.granted);
-                if let Some(aside) = self.aside.as_mut().filter(|_| voids.need > 0 && record.granted > 0) {
-                    aside.withhold_again();
+                let mut credited = *counter;
+                credited.credit(limit, record.granted);
+                let needed = record.granted.min(voids.need);
+                let aside = self.aside.as_mut().filter(|_| needed > 0);
+                if aside.is_none_or(|aside| aside.withhold_again(limit, &credited, self.now)) {
+                    *counter = credited;
+                } else {
+                    counter.credit(limit, record.granted - needed);
                 }
             }
         }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::entitled::generation;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::time::{StoredTime, Timestamp};
 
@@ -38,7 +39,7 @@ static OTHERS: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "store.rs",
     invariants: &["conservation", "truth"],
-    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; of what is handed back that takes all in which it was lent, or nothing where that is over; and an aligned window is the one that the clock says.",
+    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else (of an order that is void what it needed stays charged where what it freed cannot be set aside again); of what is handed back that takes all in which it was lent, or nothing where that is over; and an aligned window is the one that the clock says.",
     judges: "Fixed, sliding and from-first windows, several limits.",
     exemptions: &[&BUCKETS, &UNKNOWN, &VOID, &PERIODS, &LEAPS, &OTHERS],
     mutant: Some("window-reopens"),
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran) {
         let adds = match self.since.get_mut(&key) {
             _ if call.op == Op::Peek || grant.outdated => false,
             Some(nodes) => nodes.insert(node) && !grant.reset,
@@ -179,6 +180,7 @@ impl Store {
                 (Op::Return { voids, .. }, Some(orders)) if voids.id != 0 => orders.freed(voids.id, index, counter.at),
                 _ => [0, 0],
             };
+            let freed = freed.map(|lent| lent - stays_charged(call, grant, ran, before, counter.at, lent));
             let also = Also { adds, freed };
             if !follows(call, index, grant, before, counter, also) {
                 self.found.add("conservation", moment, || {
@@ -316,6 +318,42 @@ fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize
     if of == at { Some(0) } else { beside.then_some(1) }
 }
 
+/// Of so many tokens that an order was lent which is void, those that stay charged: what it needed, where it has freed what was set
+/// aside for its node in this window, and others were lent so much meanwhile that this cannot be set aside again.
+fn stays_charged(call: &Call, grant: &Grant, ran: &Ran, before: Counter, at: Timestamp, lent: u64) -> u64 {
+    let Op::Return { amount, windows, voids, .. } = &call.op else { return 0 };
+    let (limit, needed) = (&call.rule.limits[0], lent.min(voids.need));
+    let Some(found) = ran.hash[0].as_ref().filter(|_| call.rule.is_entitled_window() && !ran.is_earlier) else {
+        return 0;
+    };
+    let Some([of, held, _, _, called]) = found.part else { return 0 };
+    let (is_sliding, next) = (call.rule.is_entitled_sliding(), at.0 + limit.period.0);
+    let is_ahead = !is_sliding && called == next;
+    if !is_ahead && called != at.0 {
+        return 0;
+    }
+    let [since, latest, earlier, _, _, window, in_this, beside, ..] = found.aside;
+    let this = generation(grant.now);
+    let held = if of + 1 >= this { held } else { 0 };
+    let in_force = match this - since.min(this) {
+        0 => latest + earlier,
+        1 => latest,
+        _ => 0,
+    };
+    let [in_this, beside] = match window {
+        window if window == at.0 => [in_this, beside],
+        window if !is_sliding && window + limit.period.0 == at.0 => [beside, 0],
+        _ => [0, 0],
+    };
+    let aside = |called: u64| in_force.saturating_sub(called.saturating_sub(held));
+    let back = |of| if lent_by(limit, at, windows[0]) == Some(of) { *amount } else { 0 };
+    let (used, prev) = (before.used.saturating_sub(back(0)).saturating_sub(lent), before.prev.saturating_sub(back(1)));
+    let weighs = if is_sliding { (prev + beside).saturating_sub(aside(in_this)) } else { 0 };
+    let fits = Counter { used, prev: weighs, at }.left(limit, grant.now) >= aside(in_this)
+        && !(is_ahead && prev + aside(beside) > limit.count);
+    if fits { 0 } else { needed }
+}
+
 /// Whether `after` is what a call makes of `before`.
 fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, also: Also) -> bool {
     let granted = grant.granted;
@@ -361,7 +399,7 @@ impl Observer for Store {
                 if !self.names.contains_key(&*ran.node) {
                     self.names.insert(ran.node.to_string(), *node);
                 }
-                self.executed(moment, *node, *key, call, &counted(call, grant, ran));
+                self.executed(moment, *node, *key, call, &counted(call, grant, ran), ran);
                 self.remember(*node, *key, call, grant, false);
                 self.drop_records(*key, ran);
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated {
@@ -391,7 +429,8 @@ impl Checker for Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, START};
+    use rationd::store::excerpt::Excerpt;
 
     #[test]
     fn a_token_that_is_lent_and_not_counted_is_seen() {
@@ -491,6 +530,38 @@ mod tests {
             history.used = used;
             history.voided(&mut checker, 3, 2);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// An order of ten tokens that needed so many has freed the twenty of its node, where forty are set aside for others, and that many of
+    /// the hundred are lent by now.
+    #[test]
+    fn what_a_void_order_needed_stays_charged_where_what_it_freed_was_lent_to_others() {
+        for (lent, need, used, seen) in [(50, 4, 40, 0), (50, 4, 44, 1), (51, 4, 45, 0), (51, 4, 41, 1), (51, 0, 41, 0)]
+        {
+            let mut history = History::entitled("100/1s fixed");
+            let mut checker = Store::new(&history.setting());
+            let (end, now) = (START + SECOND, START + 3);
+            history.used = lent - 10 - 1;
+            history.executed(&mut checker, 1, 1);
+            history.used += 10;
+            history.lent(&mut checker, 2, 0, 2, 10);
+            let this = generation(Timestamp(now));
+            let aside = [this, 60, 0, 0, 0, end, 20, 0, 0, 0, 0];
+            history.found = Some(Excerpt {
+                epoch: 1,
+                reset: false,
+                expires: Timestamp(now + SECOND),
+                counters: [None; MAX_LIMITS],
+                census: None,
+                lent: [0; 3],
+                record: None,
+                aside,
+                part: Some([this, 20, 20, 0, end]),
+            });
+            (history.used, history.needed) = (used, need);
+            history.voided(&mut checker, 3, 2);
+            assert_eq!(checker.violations().len(), seen, "{lent} {need} {used}: {:?}", checker.violations());
         }
     }
 

@@ -9,6 +9,7 @@ use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::excerpt::Excerpt;
 
 use crate::lua::Scripts;
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
@@ -59,6 +60,9 @@ pub(super) struct History {
     /// What the store sets aside for the node, and what that says that it believes.
     pub(super) entitled: u64,
     pub(super) believes: Option<u64>,
+    /// What a script finds in the key's hash, and what an order that is void needed.
+    pub(super) found: Option<Excerpt>,
+    pub(super) needed: u64,
 }
 
 impl History {
@@ -82,6 +86,8 @@ impl History {
             confirmed: true,
             entitled: 0,
             believes: None,
+            found: None,
+            needed: 0,
         }
     }
 
@@ -426,7 +432,7 @@ impl History {
             call,
             grant,
             stale: self.stale,
-            ran: &Ran::default(),
+            ran: &Ran { hash: [self.found, None].into(), ..Ran::default() },
         };
         self.see(observer, at, &seen);
     }
@@ -511,7 +517,7 @@ impl History {
     }
 
     fn voiding(&self, id: u64) -> Call {
-        let voids = Voided { id, ..Voided::default() };
+        let voids = Voided { id, need: self.needed, ..Voided::default() };
         let (ages, windows) = (rationd::core::call::JUST_NOW, OPEN);
         let op = Op::Return { amount: 0, epoch: self.epoch, held: 0, ages, windows, voids };
         Call { op, ..self.acquire(id + 1, 0) }
