@@ -24,6 +24,17 @@ fn rollback(bench: &mut Bench, cost: u64) {
     bench.shard.rollback(bench.now, request(&rule, cost), &decision);
 }
 
+/// A key of `100/1s fixed` whose store was lost in the window before, so that this window's share is there.
+fn in_an_outage() -> Bench {
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.replies();
+    bench.advance(SECOND + Micros(100_000));
+    bench
+}
+
 #[test]
 fn an_admission_from_a_lease_is_undone_in_memory_and_not_counted() {
     let mut bench = Bench::new("100/1s fixed");
@@ -51,12 +62,7 @@ fn an_admission_is_undone_in_memory_though_the_rest_was_given_back() {
 
 #[test]
 fn an_admission_on_the_share_goes_back_to_the_share() {
-    let mut bench = Bench::new("100/1s fixed");
-    assert_eq!(bench.check(1), None);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.replies();
-    bench.advance(SECOND + Micros(100_000));
+    let mut bench = in_an_outage();
     let admitted = |bench: &mut Bench| {
         let mut count = 0;
         while bench.check(1) == Some(Verdict::Allow) {
@@ -98,12 +104,7 @@ fn what_was_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one()
 
 #[test]
 fn what_a_share_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one() {
-    let mut bench = Bench::new("100/1s fixed");
-    assert_eq!(bench.check(1), None);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.replies();
-    bench.advance(SECOND + Micros(100_000));
+    let mut bench = in_an_outage();
     assert_eq!(bench.check(5), Some(Verdict::Allow));
     let first = bench.last.expect("a decision");
     for _ in 0..10 {

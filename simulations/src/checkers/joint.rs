@@ -775,6 +775,26 @@ mod tests {
         What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both }
     }
 
+    /// Three nodes under a fault, where so many of a thousand messages are lost. Node 0 has been lent something, and `lends` just before the
+    /// time that is told.
+    fn under_a_fault(what: &What, loss: u32, lends: u32) -> (History, Joint, u64) {
+        let mut history = History::new("10/1s fixed");
+        let mut setting = history.setting();
+        let fault = Fault { at: Span(0), lasts: Span::secs(20), what: what.clone() };
+        setting.plan.faults.push(fault.clone());
+        setting.plan.gossip = Some(Gossip::default());
+        setting.plan.network.loss = loss;
+        let mut checker = Joint::new(&setting);
+        (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
+        history.see(&mut checker, 0, &Seen::Begins(&fault));
+        let at = 5 * SECOND + SECOND / 10;
+        history.executed(&mut checker, 1, 1);
+        history.settled(&mut checker, 1, 1, 1);
+        history.node = lends;
+        history.executed(&mut checker, at - 1, 2);
+        (history, checker, at)
+    }
+
     /// What may be admitted on the share of node 0 in a window of ten of which seven were lent, under a fault. That node has been
     /// lent something, and `lends` just before.
     fn most_beside_leases(what: &What, lends: u32) -> u64 {
@@ -784,20 +804,7 @@ mod tests {
     /// The same where so many of a thousand messages are lost, and a call of node 0 was, so long before.
     fn most_with_losses(what: &What, lends: u32, loss: u32, lost: Option<u64>) -> u64 {
         let admitted = |more: u64| {
-            let mut history = History::new("10/1s fixed");
-            let mut setting = history.setting();
-            let fault = Fault { at: Span(0), lasts: Span::secs(20), what: what.clone() };
-            setting.plan.faults.push(fault.clone());
-            setting.plan.gossip = Some(Gossip::default());
-            setting.plan.network.loss = loss;
-            let mut checker = Joint::new(&setting);
-            (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
-            history.see(&mut checker, 0, &Seen::Begins(&fault));
-            let at = 5 * SECOND + SECOND / 10;
-            history.executed(&mut checker, 1, 1);
-            history.settled(&mut checker, 1, 1, 1);
-            history.node = lends;
-            history.executed(&mut checker, at - 1, 2);
+            let (mut history, mut checker, at) = under_a_fault(what, loss, lends);
             if let Some(before) = lost {
                 history.unanswered_in(&mut checker, at - before, [0, 2]);
             }
@@ -828,19 +835,7 @@ mod tests {
     fn what_goes_back_to_a_share_may_be_excused_again() {
         let most = |goes_back: bool| {
             let admitted = |more: u64| {
-                let mut history = History::new("10/1s fixed");
-                let mut setting = history.setting();
-                let fault = Fault { at: Span(0), lasts: Span::secs(20), what: cut(&[0]) };
-                setting.plan.faults.push(fault.clone());
-                setting.plan.gossip = Some(Gossip::default());
-                let mut checker = Joint::new(&setting);
-                (0..3).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 }));
-                history.see(&mut checker, 0, &Seen::Begins(&fault));
-                let at = 5 * SECOND + SECOND / 10;
-                history.executed(&mut checker, 1, 1);
-                history.settled(&mut checker, 1, 1, 1);
-                history.node = 1;
-                history.executed(&mut checker, at - 1, 2);
+                let (mut history, mut checker, at) = under_a_fault(&cut(&[0]), 0, 1);
                 history.check(&mut checker, at, 0, Source::Share, true);
                 let request = Request { cost: 9, ..history.ask(&mut checker, at + 1) };
                 history.answer(&mut checker, at + 1, &request, Source::Share, true);

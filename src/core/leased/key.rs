@@ -43,10 +43,10 @@ const PRESSED_TENTHS: u64 = 3;
 /// 1000 checks instead of 255; with none, 99.1 % of its tokens are used instead of 99.8.
 const FEW_CHECKS: u64 = 2;
 
-/// Of a bucket, a node that nobody asks any more holds much if the store sets this fraction of it aside for the node.
+/// Where the store counts this fraction of a bucket as lent to a node that clients have left, other nodes may be denied for want of it.
 const MUCH_PART: u64 = 8;
 
-/// And at least this fraction of a few checks, two of them: a call for less would save nobody anything.
+/// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
 
 /// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may

@@ -44,8 +44,8 @@ pub(super) fn closes(key: &LeasedKey) -> Due {
 
 /// Whether what is held may go back before its account closes, without anything that is heard until then.
 ///
-/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself, unless
-/// this node has much of it. A node holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
+/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself. But
+/// while this node has much of one, the others share the rest, and that may run short. A node holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
 fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
     !key.view.is_of_buckets() || key.is_pressed(now) || key.has_much()
 }
