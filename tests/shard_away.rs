@@ -478,6 +478,28 @@ fn what_the_share_admitted_counts_under_other_limits_and_is_charged() {
     }
 }
 
+/// The store had been charged for what the share had admitted, so that nothing was owed; the node forgot it then, and a share under
+/// lower limits began anew in the window in which more than that had been admitted already.
+#[test]
+fn what_the_share_admitted_and_paid_counts_under_other_limits_of_the_same_window() {
+    let mut bench = Bench::new("1000/1s sliding");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    let allowed = (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 100);
+    let call = bench.acquire();
+    bench.grant(&call, 100);
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("100/1s sliding").unwrap()]));
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(Micros(750_000));
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "a hundred were admitted, and the share is 95");
+    assert_eq!(bench.last.unwrap().reason, Reason::Share);
+}
+
 /// The node took what it owed for forgotten with the key, though it may have admitted that after the reset, and spent the
 /// tokens that were to pay for it.
 #[test]

@@ -117,11 +117,12 @@ impl FallbackBudget {
         for (index, (limit, budget)) in rule.limits.iter().zip(&mut book.limits).enumerate() {
             let same = |other: &&Limit| other.algorithm == limit.algorithm && other.period == limit.period;
             *budget = match (limit.algorithm, before.limits.get(index).filter(same)) {
+                // What is paid already was admitted in that window all the same, and its share has so much less.
+                (algorithm, Some(_)) if algorithm != Algorithm::Gcra => self.limits[index],
                 _ if owed == 0 => Budget::default(),
                 (Algorithm::Gcra, _) => {
                     Budget { spent: owed, tat: (now + gcra::depth(limit)).stored(), ..Budget::default() }
                 }
-                (_, Some(_)) => self.limits[index],
                 _ => Budget { window: now.0 / limit.period.0, ppm: SAFE_PPM, spent: owed, ..Budget::default() },
             };
         }
