@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Op};
 use rationd::core::decision::{Reason, Verdict};
-use rationd::core::limit::MAX_LIMITS;
+use rationd::core::limit::{Algorithm, MAX_LIMITS};
 
 use super::Found;
 use super::sheet::{Exemption, Sheet};
@@ -30,6 +30,10 @@ static ASIDE: Exemption = Exemption::new(
     "keys of which tokens are set aside for nodes that may lose the store",
     "What others are lent in the next window depends on who has asked in it by then.",
 );
+static REPORTED: Exemption = Exemption::new(
+    "by a bucket, for as long as a call was on its way that told the store what the node had spent",
+    "The store charges that as if it had been spent later by the call's trip, as a node knows its clock no better.",
+);
 static ANOTHER: Exemption =
     Exemption::new("who asks another node, for another cost or too soon", "It was told nothing of that.");
 
@@ -38,7 +42,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["honest"],
     proves: "Who is denied, waits as long as it was told and asks the same node again is admitted.",
     judges: "All algorithms, several limits, when demand is over and one client at a time asks.",
-    exemptions: &[&BEHIND, &MEANWHILE, &CROSSED, &SILENT, &SLOW, &ASIDE, &ANOTHER],
+    exemptions: &[&BEHIND, &MEANWHILE, &CROSSED, &SILENT, &SLOW, &ASIDE, &REPORTED, &ANOTHER],
     mutant: Some("wait-halved"),
 };
 
@@ -46,15 +50,20 @@ pub(super) static SHEET: Sheet = Sheet {
 #[derive(Clone, Copy, Debug)]
 struct Told {
     node: u32,
+    key: u32,
     cost: u64,
     wait: u64,
     at: u64,
+    /// The longest trip to the store of an acquire of that node that was executed since.
+    trip: u64,
 }
 
 /// A node's latest acquire of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asking {
     id: u64,
+    /// When it was sent first.
+    sent: u64,
     /// When it was answered; `None`: it is under way.
     answered: Option<u64>,
     /// Since when one has followed another.
@@ -134,16 +143,31 @@ impl Honest {
                 let asking = self.asking.entry((*key, *node)).or_default();
                 if asking.id != *id {
                     let follows = asking.answered.is_none_or(|at| moment.at < at + AT_ONCE) && asking.id > 0;
-                    *asking = Asking { id: *id, answered: None, since: if follows { asking.since } else { moment.at } };
+                    let since = if follows { asking.since } else { moment.at };
+                    *asking = Asking { id: *id, sent: moment.at, answered: None, since };
                 }
             }
-            Seen::Executed { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } if grant.granted > 0 => {
-                self.lent.entry(*key).or_default().insert(*node, (grant.now.0, moment.at));
+            Seen::Executed { node, key, call: Call { op: Op::Acquire(_), id, .. }, grant, .. } => {
+                self.note_trip(moment, [*node, *key], *id);
+                if grant.granted > 0 {
+                    self.lent.entry(*key).or_default().insert(*node, (grant.now.0, moment.at));
+                }
             }
             Seen::Settled { node, key, grant: Some(grant), .. } => {
                 self.heard.insert((*key, *node), grant.now.0);
             }
             _ => {}
+        }
+    }
+
+    /// An acquire of that node was executed: whoever was told to wait before did not know how long it would be on its way.
+    fn note_trip(&mut self, moment: Moment, [node, key]: [u32; 2], id: u64) {
+        let Some(asking) = self.asking.get(&(key, node)).filter(|asking| asking.id == id) else { return };
+        let trip = moment.at - asking.sent;
+        for told in self.told.get_mut(&key).into_iter().chain(self.patient.values_mut()) {
+            if (told.node, told.key) == (node, key) {
+                told.trip = told.trip.max(trip);
+            }
         }
     }
 
@@ -223,6 +247,9 @@ impl Observer for Honest {
                 let denied = decision.verdict == Verdict::Deny && !alone && !ASIDE.when(rule.is_entitled());
                 let is_first =
                     |told: &Told| !MEANWHILE.when(self.lent_to_others(request).any(|(_, at)| *at >= told.at));
+                let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+                let is_near = |told: &Told| decision.retry_after.is_some_and(|wait| wait.0 <= told.trip);
+                let is_first = |told: &Told| is_first(told) && !REPORTED.when(is_bucket && is_near(told));
                 if let Some(told) = told.filter(|told| denied && is_first(told)) {
                     self.found.add("honest", moment, || {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
@@ -231,8 +258,8 @@ impl Observer for Honest {
                 let sure = decision.reason == Reason::Rate && !BEHIND.when(self.is_behind(request));
                 let wait = decision.retry_after.filter(|_| sure);
                 if let Some(wait) = wait {
-                    let told = Told { node: request.node, cost: request.cost, wait: wait.0, at: moment.at };
-                    self.told.insert(request.key, told);
+                    let Request { node, key, cost, .. } = **request;
+                    self.told.insert(key, Told { node, key, cost, wait: wait.0, at: moment.at, trip: 0 });
                 }
             }
             _ => {}
@@ -280,6 +307,23 @@ mod tests {
             history.executed(&mut checker, late + SECOND / 2, 1);
             history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// The denial says to wait a second more: no call was on its way for less.
+    #[test]
+    fn what_a_bucket_is_charged_when_it_hears_of_it_is_late_by_a_trip_at_most() {
+        for (limit, trip, seen) in
+            [("10/1s burst 10", SECOND, 0), ("10/1s burst 10", SECOND - 1, 1), ("10/1s fixed", SECOND, 1)]
+        {
+            let mut history = History::new(limit);
+            let mut checker = Honest::new(&history.setting());
+            let late = 10 * SECOND;
+            history.check(&mut checker, late, 1, Source::Lease, false);
+            history.called(&mut checker, late, 1, 1);
+            history.executed(&mut checker, late + trip, 1);
+            history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{limit}, {trip}: {:?}", checker.violations());
         }
     }
 
