@@ -4,6 +4,7 @@
 //! are used" would never be seen. Instead, the target is what is used in one refill interval, and the batch
 //! approaches it by a factor of at most 4 up and 0.5 down per refill.
 
+use super::gcra;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
@@ -27,7 +28,42 @@ pub struct Tuner {
     rate: u64,
     /// The rate was measured from enough checks not to be chance.
     sure: bool,
+    follows: Follows,
 }
+
+/// How often, of late, a check has come so soon after the one before that a token which is kept for it of a bucket is still
+/// there, in 256ths.
+#[derive(Clone, Copy, Debug)]
+struct Follows(u8);
+
+impl Default for Follows {
+    /// One check that follows another makes it usual.
+    fn default() -> Self {
+        Self(USUAL - 1)
+    }
+}
+
+impl Follows {
+    fn note(&mut self, pause: Micros) {
+        let Self(often) = self;
+        *often = if pause < gcra::PERIOD {
+            *often + (u8::MAX - *often) / LATEST_PART
+        } else {
+            *often - *often / LATEST_PART
+        };
+    }
+
+    fn is_usual(self) -> bool {
+        self.0 >= USUAL
+    }
+}
+
+/// From so many 256ths on, a check usually follows another: then tokens of a bucket are leased for those that may come. What is
+/// left of them goes back by a call, so where fewer checks follow, they would cost more calls than they save.
+const USUAL: u8 = 160;
+
+/// The latest check counts for such a part of how often one follows another.
+const LATEST_PART: u8 = 8;
 
 /// Tokens for this few checks are leased for a whole window where there is plenty. A rate that is measured from fewer
 /// checks may be chance.
@@ -112,6 +148,8 @@ pub struct Bounds {
     pub nodes: u64,
     /// What is left over when the window ends lapses, and costs no call.
     pub lapses: bool,
+    /// What is left over goes back after some seconds, by a call: it is of a bucket.
+    pub goes_back: bool,
 }
 
 impl Bounds {
@@ -122,6 +160,11 @@ impl Bounds {
 }
 
 impl Tuner {
+    /// Records that a check came so long after the one before.
+    pub fn came_after(&mut self, pause: Micros) {
+        self.follows.note(pause);
+    }
+
     /// Records tokens that one check has spent.
     pub fn spent(&mut self, tokens: u64) {
         self.demand = self.demand.saturating_add(tokens);
@@ -163,7 +206,11 @@ impl Tuner {
         let parts = (u128::from(CHANCE_PART) * u128::from(self.demand)).saturating_sub(by_chance.into());
         self.rate = clamp(parts * u128::from(BILLION / CHANCE_PART) / u128::from(elapsed));
         self.sure = checks >= FEW;
-        let slow = self.is_slow(Micros(bounds.window.0.saturating_mul(SELDOM_WINDOWS)));
+        let slow = if bounds.goes_back {
+            !self.follows.is_usual()
+        } else {
+            self.is_slow(Micros(bounds.window.0.saturating_mul(SELDOM_WINDOWS)))
+        };
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let few = if bounds.for_all() { u64::MAX } else { self.few() };
         let spare =
@@ -287,6 +334,7 @@ mod tests {
             plenty: false,
             nodes: 1,
             lapses: true,
+            goes_back: false,
         }
     }
 
@@ -318,6 +366,34 @@ mod tests {
         assert_eq!(seldom(Bounds { remaining: Micros::from_secs(5), ..plenty }), 2, "one may come");
         assert_eq!(seldom(bounds(1, 100)), 1);
         assert_eq!(seldom(Bounds { window: Micros::from_secs(1), ..plenty }), 1, "no other in a second");
+    }
+
+    /// Checks at these moments, in milliseconds, each of which leases: what the last of them asks for of a bucket.
+    fn of_a_bucket(checks: &[u64]) -> u64 {
+        let (mut tuner, mut last) = (Tuner::default(), None);
+        let bucket = Bounds { plenty: true, goes_back: true, interval: gcra::PERIOD, ..bounds(1, 100) };
+        let asked = checks.iter().map(|at| {
+            let now = Instant(at * 1_000);
+            if let Some(last) = last.replace(now) {
+                tuner.came_after(now.since(last));
+                tuner.spent(1);
+            }
+            tuner.refill(now, bucket)
+        });
+        asked.last().unwrap()
+    }
+
+    /// A key that is checked every 8 s leased four tokens each time, three of which went back: almost two calls a check.
+    #[test]
+    fn of_a_bucket_no_token_is_leased_that_would_go_back_unused() {
+        let seldom: Vec<u64> = (1..=20).map(|round| round * 8_000).collect();
+        assert_eq!(of_a_bucket(&seldom), 1);
+        assert_eq!(of_a_bucket(&[1_000, 1_400]), 4, "of a key that is new, one check that follows another is enough");
+        assert_eq!(of_a_bucket(&[1_000, 9_000, 9_400]), 1, "one of two did");
+        // By its mean rate, too, a check comes every 8 s here. But after a pause others follow.
+        let in_visits: Vec<u64> =
+            (1..=5).flat_map(|visit| (0..10).map(move |check| visit * 80_000 + check * 200)).chain([480_000]).collect();
+        assert!(of_a_bucket(&in_visits) >= 4, "{}", of_a_bucket(&in_visits));
     }
 
     #[test]

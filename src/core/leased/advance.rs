@@ -509,6 +509,7 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
         plenty,
         nodes: nodes_served(key, cx, now).into(),
         lapses: key.lapses(),
+        goes_back: key.view.has_account(),
     }
 }
 

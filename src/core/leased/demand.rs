@@ -18,6 +18,9 @@ impl Demand {
 
     /// Records a check of the key.
     pub(super) fn note_check(&mut self, now: Instant) {
+        if self.last_check > Instant::default() {
+            self.tuner.came_after(now.since(self.last_check));
+        }
         self.last_check = now;
     }
 
