@@ -73,6 +73,11 @@ static LEFT: Exemption = Exemption::new(
     "A node is lent three fifths beside what it holds of smaller lots, and nodes that clients have left keep theirs.",
 );
 
+static UNTOLD: Exemption = Exemption::new(
+    "in runs without gossip, a fixed window that several nodes were asked of, once a third of it is asked for",
+    "Nobody tells nodes that clients have left that others lack what they hold.",
+);
+
 static SMALL: Exemption = Exemption::new(
     "of other shapes than one fixed window, keys of several limits or of less than a hundred tokens that several nodes were asked of",
     "A denial of several limits does not always name the one that is spent, and a few tokens may all be lent to other nodes.",
@@ -112,6 +117,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &SEVERAL,
         &WANDERS,
         &LEFT,
+        &UNTOLD,
         &SMALL,
         &UNANSWERED,
         &OVERTAKEN,
@@ -129,8 +135,8 @@ const LARGE: u64 = 100;
 /// The same of what comes back all the time, and several nodes are asked of.
 const PART_OF_SEVERAL: u64 = 20;
 
-/// See `LEFT`.
-const PART_OF_FROM_FIRST: u64 = 33;
+/// See `LEFT` and `UNTOLD`.
+const PART_OF_LEFT: u64 = 33;
 
 /// See `WANDERS`.
 const NODES: usize = 4;
@@ -149,6 +155,9 @@ struct Window {
     asked: u64,
     /// The first denial.
     denied: Option<(Moment, String)>,
+    /// The node that was asked for it, and whether others were, too.
+    node: u32,
+    is_shared: bool,
     /// Tokens of it were lost with such a return.
     is_excused: bool,
 }
@@ -165,6 +174,7 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Early {
     is_on: bool,
+    is_untold: bool,
     plan: Plan,
     /// By policy: when its limits change.
     pushes: Vec<Pushes>,
@@ -207,6 +217,7 @@ impl Early {
         let plan = &setting.plan;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
+            is_untold: plan.gossip.is_none(),
             plan: plan.clone(),
             pushes: (0..plan.policies.len().max(1)).map(|policy| Pushes::new(plan, policy)).collect(),
             begun: u64::MAX,
@@ -368,7 +379,7 @@ impl Early {
         let wanders = WANDERS.when(limit.algorithm == Algorithm::Gcra && is_lent);
         let is_shared = self.alone.get(&request.key).is_none_or(|alone| alone.is_none());
         let is_much = rule.limits.iter().any(Limit::trickles) && sum * 100 >= most * PART_OF_SEVERAL;
-        let is_left = limit.algorithm == Algorithm::FixedFromFirst && sum * 100 >= most * PART_OF_FROM_FIRST;
+        let is_left = limit.algorithm == Algorithm::FixedFromFirst && sum * 100 >= most * PART_OF_LEFT;
         let is_small = rule.limits.len() > 1 || most < LARGE;
         let is_unanswered = self.unanswered.get(&request.key).is_some_and(|at| moment.at < at + longest);
         if !is_shared
@@ -386,7 +397,9 @@ impl Early {
 
     /// Only at its end is known how much was asked for.
     fn close(&mut self, window: Window) {
-        let is_early = !window.is_excused && window.asked * 100 < window.count * PART;
+        let (asked, count) = (window.asked * 100, window.count);
+        let is_untold = self.is_untold && window.is_shared && asked >= count * PART_OF_LEFT;
+        let is_early = !window.is_excused && asked < count * PART && !UNTOLD.when(is_untold);
         if let Some((moment, what)) = window.denied.filter(|_| is_early) {
             let Window { asked, count, .. } = window;
             self.found.add("early", moment, || format!("{what}, and only {asked} of {count} were asked for"));
@@ -440,13 +453,15 @@ impl Observer for Early {
             return;
         }
         if self.windows.get(&request.key).is_none_or(|window| window.ends < ends) {
-            let fresh = Window { ends, count: limit.count, asked: 0, denied: None, is_excused: false };
+            let (node, count) = (request.node, limit.count);
+            let fresh = Window { ends, count, asked: 0, denied: None, node, is_shared: false, is_excused: false };
             if let Some(window) = self.windows.insert(request.key, fresh) {
                 self.close(window);
             }
         }
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
+        window.is_shared |= window.node != request.node;
         window.is_excused |= is_spoilt;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
         if is_reached {
@@ -479,7 +494,7 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND, START};
     use crate::frames::Frames;
-    use crate::plan::{Fault, What};
+    use crate::plan::{Fault, Gossip, What};
     use crate::span::Span;
 
     #[test]
@@ -492,6 +507,23 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 8 * SECOND + SECOND / 5, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "early");
+    }
+
+    #[test]
+    fn a_denial_of_a_window_of_several_nodes_that_nobody_tells_anything_is_early_below_a_third() {
+        for (gossip, node, asked, seen) in
+            [(false, 1, 32, 1), (false, 1, 33, 0), (false, 0, 33, 1), (true, 1, 33, 1), (true, 1, 40, 0)]
+        {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = gossip.then(Gossip::default);
+            let mut checker = Early::new(&setting);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, asked - 1, Source::Lease, false);
+            let request = Request { node, ..history.ask(&mut checker, 6 * SECOND + SECOND / 5) };
+            history.answer(&mut checker, 6 * SECOND + SECOND / 5, &request, Source::Lease, false);
+            history.check(&mut checker, 8 * SECOND + SECOND / 5, 0, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{gossip} {node} {asked}: {:?}", checker.violations());
+        }
     }
 
     /// A node that goes by its own clock has named a window long ahead of it.
