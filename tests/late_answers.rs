@@ -330,6 +330,28 @@ fn an_acquire_says_until_when_it_may_be_executed_counted_from_its_first_sending(
     assert!(earliest + CALL_LIFE - Micros(300) <= ends && ends <= earliest + CALL_LIFE, "{ends:?} of {earliest:?}");
 }
 
+/// A store forgets whom it has answered when a key has come to its end, and a connection may hold a repeat for longer than that.
+#[test]
+fn an_acquire_that_said_no_time_is_executed_by_no_store_that_does_not_remember_it_when_it_is_sent_again() {
+    for timeout in [50, 501] {
+        let mut bench = Bench::with_timeout("100/1s fixed", Micros::from_millis(timeout));
+        let first = park(&mut bench, 1);
+        assert_eq!(bench.order(&first).until, None, "nobody has seen the store's clock yet");
+        for _ in 0..2 {
+            bench.advance(Micros(10_000));
+            bench.fail(&first, StoreError::Unknown);
+            let again = bench.acquire();
+            assert_eq!(again.id, first.id, "it asks what the first was lent");
+            assert!(bench.order(&again).is_late(Timestamp(2)), "and is not executed, however early it comes");
+        }
+        // Where the first has been lost, the answer says so, and what is still wanted is asked for under another id.
+        bench.refuse(&first, bench.store_now());
+        let anew = bench.acquire();
+        assert!(anew.id > first.id && bench.replies().is_empty(), "whoever waits is denied nothing");
+        assert!(!bench.order(&anew).is_late(bench.store_now()));
+    }
+}
+
 #[test]
 fn a_refused_acquire_is_asked_anew_by_the_clock_that_the_store_has() {
     let mut bench = Bench::new("100/1s fixed");

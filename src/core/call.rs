@@ -107,7 +107,8 @@ pub struct Acquire {
     /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
     /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
-    /// execute the call. It may have executed it before and have forgotten that, together with the key.
+    /// execute the call. It may have executed it before and have forgotten that, together with the key. What is sent for the first
+    /// time may say none, and no connection brings it twice; what is sent again always does ([`Acquire::repeated`]).
     pub until: Option<StoredTime>,
     /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
     pub claim: Option<Claim>,
@@ -121,7 +122,18 @@ pub const CALL_LIFE: Micros = Micros::from_secs(1);
 /// slow could answer none of them before it is over.
 pub(super) const HALF_CALL_LIFE: Micros = Micros(CALL_LIFE.0 / 2);
 
+/// A time that every store's clock has passed.
+const PASSED: Timestamp = Timestamp(1);
+
 impl Acquire {
+    /// What it says when it is sent once more, because its answer was lost. If it said no time, the store may have executed it and
+    /// have forgotten that when this comes: however late, it is executed by no store that does not remember it, and only asks what
+    /// it was lent.
+    #[must_use]
+    pub(super) fn repeated(self) -> Self {
+        Self { until: self.until.or(PASSED.stored()), ..self }
+    }
+
     /// Whether a store that remembers no acquire of this node does nothing at that time of its clock.
     #[must_use]
     pub fn is_late(&self, now: Timestamp) -> bool {

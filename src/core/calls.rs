@@ -94,6 +94,9 @@ impl Flight {
         self.attempts += 1;
         self.is_lost = false;
         self.call.sent_at = now;
+        if let Op::Acquire(order) = &mut self.call.op {
+            *order = order.repeated();
+        }
         let returns = matches!(self.call.op, Op::Return { .. });
         if on(if returns { Mutant::ReturnUnderNewId } else { Mutant::RetryUnderNewId }) {
             self.call.id = cx.id();
