@@ -176,21 +176,55 @@ end
 
 -- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time. Under gcra such a node's
 -- account may be open for longer: without its record, what it holds would count as lent once more when it renews that.
+-- The limits of a policy may have changed a moment ago, and not for all nodes yet. Under other limits census periods are as long as
+-- others, and have numbers that are far from these, before them or behind. So a record that seems to be of long ago, or of a time
+-- to come, may be of just now, and is kept as long as what else it says may be of now: without it, a call that is repeated would be
+-- executed again.
 if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
   end
   local kept = has_gcra and math.max(1, math.ceil(2 * PERIOD / census_period)) or 1
+  -- Numbers of other limits are further away than `far`. No census period is longer than `longest`. For CALL_LIFE after a call the
+  -- windows that it was about begin or end within `near` of now, either way, unless all of them are longer than that; and where they
+  -- are, their census periods have the length `longest`.
+  local far, longest = 16, 60 * SECOND
+  local near = longest + CALL_LIFE
+  local period_now, longest_now = (now - now % PERIOD) / PERIOD, (now - now % longest) / longest
   local some, stale = {}, {}
   for i = 1, math.min(#records, 500) do
     some[i] = records[(census_id * 500 + i) % #records + 1]
   end
   if #some > 0 then
     for i, record in ipairs(call('HMGET', hash, unpack(some))) do
-      local asked = match(record, '^%d+')
+      local asked, mark, place = match(record, '^(%d+)([:;, ]?)()')
       asked = asked and asked + 0
-      if not asked or asked > census_id or census_id - asked > kept then stale[#stale + 1] = some[i] end
+      local ago = asked and census_id - asked
+      local is_recent = ago and ago >= 0 and ago <= kept
+      if ago and not is_recent then
+        -- The period of its account, which all buckets number alike, and what it says of windows.
+        local rest, period, ats = #record + 1 - place, 0, {}
+        if mark == ':' and rest >= RECORD_BYTES then
+          local _
+          _, _, _, _, period, place = numbers_of(RECORD, record, place)
+          while #record >= place + 6 do ats[#ats + 1], place = numbers_of('<I7', record, place) end
+        elseif (mark == ';' or mark == ',') and rest == SHORT_BYTES then
+          local _, _, number = numbers_of(SHORT, record, place)
+          if mark == ',' then period = number else ats[1] = number * SECOND end
+        elseif mark == ' ' then
+          for number in string.gmatch(string.sub(record, place), '%d+') do ats[#ats + 1] = number + 0 end
+          period = ats[5] or 0
+          for _ = 1, math.min(#ats, 5) do table.remove(ats, 1) end
+        end
+        if period > 0 then
+          is_recent = math.abs(period_now - period) <= 1
+        elseif ago < 0 or ago > far then
+          is_recent = math.abs(longest_now - asked) <= 1
+          for _, at in ipairs(ats) do is_recent = is_recent or at > 0 and math.abs(now - at) <= near end
+        end
+      end
+      if not is_recent then stale[#stale + 1] = some[i] end
     end
   end
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end

@@ -8,7 +8,8 @@ use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voide
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::{Instant, Timestamp};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller, Script, WIDTH};
 use redis::{Connection, RedisResult, Value};
@@ -48,8 +49,30 @@ impl Redis {
     }
 }
 
+impl Redis {
+    /// The script's answer to a node that asks for a token under these limits.
+    fn ask(&mut self, limits: &[&str], node: usize, id: u64, now: Timestamp) -> Grant {
+        let (call, node) = (call_under(limits, id, acquire(1)), format!("n{node}"));
+        let caller = Caller { prefix: "d", node: &node, now: Some(now) };
+        let reply: Value = evalsha::command(&caller, &call, false).query(&mut self.connection).expect("no error");
+        evalsha::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same, which the memory store answers as well.
+    fn both(&mut self, store: &mut MemoryStore, limits: &[&str], node: usize, id: u64, now: Timestamp) -> Grant {
+        let grant = self.ask(limits, node, id, now);
+        let own = store.call(now, &format!("n{node}"), &call_under(limits, id, acquire(1))).expect("there is room");
+        assert_eq!(own, grant, "{limits:?}, n{node}");
+        grant
+    }
+}
+
 fn call(id: u64, op: Op) -> Call {
-    let limits = LIMITS.iter().map(|text| Limit::parse(text).expect(text)).collect();
+    call_under(&LIMITS, id, op)
+}
+
+fn call_under(limits: &[&str], id: u64, op: Op) -> Call {
+    let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
     let rule = Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share });
     Call { id, digest: KEY, rule, op, sent_at: Instant(0) }
 }
@@ -266,6 +289,52 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let nine = [&good[..2], &vec![good[2].clone(); 9]].concat();
     assert!(evaluate(&mut redis, sha, &key, &nine).is_err(), "nine limits");
     assert!(!redis.run::<bool>(&["EXISTS", &key]));
+}
+
+/// Two sets of limits, and calls of many nodes under one of them, which are repeated after a call under the other.
+const CHANGES: [[&[&str]; 2]; 9] = [
+    [&["502/2s burst 502"], &["126/2s burst 126"]],
+    [&["9/30s"], &["9/20s"]],
+    [&["9/10s fixed"], &["9/11s fixed"]],
+    [&["9/2s sliding"], &["9/3s sliding"]],
+    [&["9/1s fixed from-first"], &["9/50s fixed from-first"]],
+    [&["9/1h fixed"], &["9/1s fixed"]],
+    [&["9/1h sliding"], &["9/5s"]],
+    [&["9/2s"], &["9/2s fixed"]],
+    [&["9/1h fixed", "9/2s sliding"], &["9/1h fixed", "9/3s sliding"]],
+];
+
+/// Nodes learn of new limits one after another, and meanwhile both are gone by. Where census periods are as long as others they have
+/// other numbers, by which every record of a node that goes by the other limits looked as old as the hills.
+#[test]
+fn a_repeat_is_not_executed_where_a_node_that_goes_by_other_limits_has_called_meanwhile() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let mut check = |then: &[&str], back: &[&str], begins: Timestamp| {
+        let mut store = MemoryStore::new(1_000, 1 << 64 | 1);
+        redis.run::<()>(&["FLUSHALL"]);
+        for node in 1..=40 {
+            redis.both(&mut store, then, node, 7, begins);
+        }
+        redis.both(&mut store, back, 99, 7, begins + Micros(100_000));
+        for node in 1..=40 {
+            let grant = redis.both(&mut store, then, node, 7, begins + Micros(999_000));
+            assert!(grant.replayed, "{then:?} beside {back:?}, n{node}: {grant:?}");
+        }
+        // They do go when they are old, though the key is seldom asked for.
+        redis.run::<()>(&["PERSIST", &key]);
+        for seconds in [200, 5_000] {
+            redis.ask(then, 98, seconds, begins + Micros::from_secs(seconds));
+        }
+        let fields: u64 = redis.run(&["HLEN", &key]);
+        assert!(fields < 12, "{then:?} beside {back:?}: {fields} fields are left");
+    };
+    for [one, other] in CHANGES {
+        for begins in [NOW, NOW + Micros(700_000), NOW + Micros(59_500_000)] {
+            check(one, other, begins);
+            check(other, one, begins);
+        }
+    }
 }
 
 #[test]

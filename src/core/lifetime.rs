@@ -10,7 +10,7 @@ use super::time::{Micros, Timestamp};
 
 /// The shortest and the longest census period, in which the store counts the nodes that use a key. Shorter, and nodes that ask
 /// now and then are not counted; longer, and nodes that are gone are counted for long, so that others are lent less.
-const CENSUS: (Micros, Micros) = (Micros::from_secs(1), Micros::from_secs(60));
+pub const CENSUS: (Micros, Micros) = (Micros::from_secs(1), Micros::from_secs(60));
 
 /// Until when a bucket's key is kept is rounded up to this fraction of the time in which it fills. With more steps, more charges have to
 /// renew it in Redis; with fewer, the key is kept for longer than it says anything. `lua/lib.lua` has the same (`in_steps`).

@@ -6,14 +6,22 @@
 use std::collections::BTreeMap;
 
 use super::aside::{FORMS, Form, Part, Sums};
+use crate::core::call::CALL_LIFE;
 use crate::core::gcra;
-use crate::core::lifetime::census_period;
+use crate::core::lifetime::{CENSUS, census_period};
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// Records that a key may have beyond two for each counted node, before records of nodes that no longer ask are
 /// dropped.
 const SPARE_RECORDS: u64 = 16;
+
+/// Census periods of other limits have numbers that are further from the present one than that.
+const FAR: u64 = 16;
+
+/// For [`CALL_LIFE`] after a call the windows that it was about begin or end within that of now, either way, unless all of them are
+/// longer.
+const NEAR: Micros = Micros(CENSUS.1.0 + CALL_LIFE.0);
 
 /// Numbers in one record.
 pub(super) const RECORD: usize = 6 + MAX_LIMITS;
@@ -112,6 +120,22 @@ impl Record {
             *number = at.0;
         }
         numbers
+    }
+}
+
+impl Record {
+    /// Whether its last acquire may be of now or less than [`CALL_LIFE`] ago, by what it says beside its census period. `is_far`: that
+    /// has a number that is far from the present one. The limits of a policy may have changed a moment ago, and not for all
+    /// nodes yet; under other limits census periods are as long as others, so their numbers are far from these, before them or behind.
+    fn may_be_of(&self, now: Timestamp, is_far: bool) -> bool {
+        // Those of accounts are the same for all buckets.
+        if self.period > 0 {
+            return (now.0 / gcra::PERIOD.0).abs_diff(self.period) <= 1;
+        }
+        // Under windows that all are longer, census periods are as long as they may be.
+        let is_of_long_windows = (now.0 / CENSUS.1.0).abs_diff(self.cid) <= 1;
+        let is_near = |at: &Timestamp| at.0 > 0 && now.0.abs_diff(at.0) <= NEAR.0;
+        is_far && (is_of_long_windows || self.at.iter().any(is_near))
     }
 }
 
@@ -239,16 +263,28 @@ impl Nodes {
 
     /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not
     /// ask in the last two periods are dropped; under GCRA not before their accounts are closed, because without its record
-    /// what a node holds would count as lent once more when it renews its account.
-    pub(super) fn asked(&mut self, node: &str, census: Census, lent: Lent, said: Record, limits: &[Limit]) {
+    /// what a node holds would count as lent once more when it renews its account. Nor where it may have asked just now under
+    /// other limits: without its record, a call that is repeated would be executed again.
+    pub(super) fn asked(
+        &mut self,
+        now: Timestamp,
+        node: &str,
+        census: Census,
+        lent: Lent,
+        said: Record,
+        limits: &[Limit],
+    ) {
         let began = census.cid != self.census.cid;
         (self.census, self.lent) = (census, lent);
         let record = self.entry(node);
         *record = Record { cid: census.cid, other: record.other, ..said };
         if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
             let kept = kept_for(limits);
-            let recent = |cid: u64| census.cid.checked_sub(cid).is_some_and(|periods| periods <= kept);
-            self.records.retain(|name, record| **name == *node || recent(record.cid));
+            let recent = |record: &Record| match census.cid.checked_sub(record.cid) {
+                Some(periods) if periods <= kept => true,
+                periods => record.may_be_of(now, periods.is_none_or(|periods| periods > FAR)),
+            };
+            self.records.retain(|name, record| **name == *node || recent(record));
         }
     }
 
@@ -334,9 +370,10 @@ mod tests {
 
     fn ask_under(nodes: &mut Nodes, node: &str, seconds: u64, limit: &str) -> u64 {
         let limits = &[Limit::parse(limit).expect("a limit")];
-        let mut census = nodes.census().rolled(Timestamp(seconds * 1_000_000), SECOND);
+        let now = Timestamp(seconds * 1_000_000);
+        let mut census = nodes.census().rolled(now, SECOND);
         census.count(nodes.record(node));
-        nodes.asked(node, census, Lent::default(), Record { id: 1, ..Record::default() }, limits);
+        nodes.asked(now, node, census, Lent::default(), Record { id: 1, ..Record::default() }, limits);
         census.nodes()
     }
 

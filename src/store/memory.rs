@@ -241,7 +241,7 @@ impl MemoryStore {
         view.head = Some(head);
         if view.id != 0 {
             let nodes = self.nodes.entry(view.digest).or_default();
-            nodes.asked(view.node, view.census, view.lent, said, view.limits);
+            nodes.asked(view.now, view.node, view.census, view.lent, said, view.limits);
             if let Some(aside) = view.aside.filter(Aside::is_changed) {
                 nodes.claimed(Form::of(view.limits), view.node, aside.sums, aside.part, aside.begins);
             }
