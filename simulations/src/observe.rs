@@ -119,6 +119,17 @@ pub struct Balance {
     pub held: u64,
 }
 
+/// A node's record that a script dropped when another node asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The name of its field.
+    pub record: String,
+    /// The census period in which its node had asked last, by the limits that this went by.
+    pub asked_in: u64,
+    /// The id of that acquire.
+    pub id: u64,
+}
+
 /// What a script found in a key's hash and left there, as far as it concerns the node that asked.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
@@ -130,8 +141,8 @@ pub struct Ran {
     pub slots: [Option<Occupied>; 2],
     /// It deleted the hash.
     pub deleted: bool,
-    /// Records of other nodes that it dropped, and the census period in which each had asked last.
-    pub dropped: Vec<(String, u64)>,
+    /// Records of other nodes that it dropped.
+    pub dropped: Vec<Dropped>,
     /// Something that concerns no call of this node: a field that it wrote, or one that no script writes.
     pub stray: Option<String>,
     /// The script is one of the build before.

@@ -345,7 +345,7 @@ impl Bucket {
         if !self.names.contains_key(&*ran.node) {
             self.names.insert(ran.node.to_string(), node);
         }
-        let dropped = ran.dropped.iter().filter_map(|(record, _)| self.names.get(record.strip_prefix(RECORD)?));
+        let dropped = ran.dropped.iter().filter_map(|dropped| self.names.get(dropped.record.strip_prefix(RECORD)?));
         for of in dropped {
             self.lent.entry((key, *of)).or_default().unsure = true;
         }

@@ -238,8 +238,9 @@ impl Store {
 
     /// The owner has dropped the records of some nodes.
     fn drop_records(&mut self, key: u32, ran: &Ran) {
-        for (record, _) in &ran.dropped {
-            if let Some(orders) = record
+        for dropped in &ran.dropped {
+            if let Some(orders) = dropped
+                .record
                 .strip_prefix(RECORD)
                 .and_then(|name| self.names.get(name))
                 .and_then(|node| self.orders.get_mut(&(key, *node)))

@@ -9,7 +9,7 @@ use rationd::core::time::Timestamp;
 use rationd::store::excerpt::{Excerpt, Occupied, field, field_of_node};
 
 use crate::keyspace::{Keyspace, Written};
-use crate::observe::Ran;
+use crate::observe::{Dropped, Ran};
 
 /// A look at the hash that a call is about.
 pub(super) struct Look<'a> {
@@ -96,11 +96,24 @@ impl<'a> Look<'a> {
     fn beside(&self, ran: &mut Ran, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let asked =
-            before.and_then(|record| text(record).split([' ', ':', ';', ',']).next().and_then(|cid| cid.parse().ok()));
-        match asked {
-            Some(cid) if !is_there && name.starts_with(b"n:") => ran.dropped.push((text(name), cid)),
+        match before.and_then(last_acquire) {
+            Some((asked_in, id)) if !is_there && name.starts_with(b"n:") => {
+                ran.dropped.push(Dropped { record: text(name), asked_in, id });
+            }
             _ => ran.stray = Some(format!("{} was written", text(name))),
         }
     }
+}
+
+/// The census period of a node's last acquire and its id, by its record in one of the forms that `lua/lib.lua` tells of.
+fn last_acquire(record: &[u8]) -> Option<(u64, u64)> {
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
+    let mark = record.iter().position(|byte| !byte.is_ascii_digit())?;
+    let (asked_in, behind) = (number(&record[..mark])?, &record[mark + 1..]);
+    let id = match record[mark] {
+        b' ' => number(behind.split(|byte| *byte == b' ').next()?)?,
+        b':' | b';' | b',' => behind.get(..7)?.iter().rev().fold(0, |id, byte| id << 8 | u64::from(*byte)),
+        _ => return None,
+    };
+    Some((asked_in, id))
 }
