@@ -13,67 +13,69 @@ use crate::observe::{Dropped, Ran};
 
 /// A look at the hash that a call is about.
 pub(super) struct Look<'a> {
+    place: Place<'a>,
+    mark: usize,
+    was_there: bool,
+    /// What was seen so far. It is large, so each part is put where it stays.
+    ran: Ran,
+}
+
+/// What is looked at.
+struct Place<'a> {
     key: &'a str,
-    node: &'a Arc<str>,
-    /// The field of its record.
+    /// The field of the record of the node that asked.
     record: Vec<u8>,
     now: u64,
     call: &'a Call,
-    mark: usize,
-    was_there: bool,
-    before: Result<State, String>,
-}
-
-/// What a hash says: of tokens, or of slots.
-#[derive(Default)]
-struct State {
-    tokens: Option<Excerpt>,
-    slots: Option<Occupied>,
 }
 
 impl<'a> Look<'a> {
     /// Looks before the script runs, at this time of the server's clock.
-    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a Arc<str>, now: u64, call: &'a Call) -> Self {
-        let (record, mark, was_there) = (field_of_node(node), keyspace.mark(), keyspace.look(key, now).is_some());
-        let look = Self { key, node, record, now, call, mark, was_there, before: Ok(State::default()) };
-        Self { before: look.read(keyspace), ..look }
+    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &Arc<str>, now: u64, call: &'a Call) -> Self {
+        let place = Place { key, record: field_of_node(node), now, call };
+        let (mark, was_there) = (keyspace.mark(), keyspace.look(key, now).is_some());
+        let mut look = Self { place, mark, was_there, ran: Ran { node: node.clone(), ..Ran::default() } };
+        look.read(keyspace, 0);
+        look
     }
 
-    fn read(&self, keyspace: &Keyspace) -> Result<State, String> {
-        let Some(entry) = keyspace.look(self.key, self.now) else { return Ok(State::default()) };
-        // It is there for the whole of its last millisecond.
-        let Some(last) = entry.expires_ms() else { return Err("a key that never expires".into()) };
-        let expires = Timestamp((last.unsigned_abs() + 1) * 1_000);
-        let state = if matches!(self.call.op, Op::Occupy(_)) {
-            Occupied::read(expires, entry.fields()).map(|slots| State { tokens: None, slots: Some(slots) })
-        } else {
-            let tokens = Excerpt::read(&self.record, &self.call.rule.limits, expires, |name| entry.field(name));
-            tokens.map(|tokens| State { tokens, slots: None })
+    /// Takes note of what the hash says: before the script (0), or after it (1).
+    fn read(&mut self, keyspace: &Keyspace, when: usize) {
+        let (place, ran) = (&self.place, &mut self.ran);
+        let Some(entry) = keyspace.look(place.key, place.now) else { return };
+        let Some(last) = entry.expires_ms() else {
+            ran.stray = Some("a key that never expires".into());
+            return;
         };
-        state.map_err(|unreadable| unreadable.seen)
+        // It is there for the whole of its last millisecond.
+        let expires = Timestamp((last.unsigned_abs() + 1) * 1_000);
+        let read = if matches!(place.call.op, Op::Occupy(_)) {
+            Occupied::read(expires, entry.fields()).map(|slots| ran.slots[when] = Some(slots))
+        } else {
+            let tokens = Excerpt::read(&place.record, &place.call.rule.limits, expires, |name| entry.field(name));
+            let hash = Arc::get_mut(&mut ran.hash).expect("nobody else has it yet");
+            tokens.map(|tokens| hash[when] = tokens)
+        };
+        if let Err(unreadable) = read {
+            ran.stray = Some(unreadable.seen);
+        }
     }
 
     /// Looks again after it.
-    pub(super) fn after(self, keyspace: &Keyspace) -> Ran {
-        let mut ran = Ran { node: self.node.clone(), ..Ran::default() };
-        let after = self.read(keyspace);
-        for written in keyspace.written_since(self.mark, self.key) {
+    pub(super) fn after(mut self, keyspace: &Keyspace) -> Ran {
+        for written in keyspace.written_since(self.mark, self.place.key) {
             match written {
-                Written::Deleted => ran.deleted |= self.was_there,
-                Written::Field(name, _) if self.is_own(name) => {}
-                Written::Field(name, before) => self.beside(&mut ran, keyspace, name, before),
+                Written::Deleted => self.ran.deleted |= self.was_there,
+                Written::Field(name, _) if self.place.is_own(name) => {}
+                Written::Field(name, before) => self.place.beside(&mut self.ran, keyspace, name, before),
             }
         }
-        let mut hash = [None, None];
-        for (place, state) in [self.before, after].into_iter().enumerate() {
-            match state {
-                Ok(State { tokens, slots }) => (hash[place], ran.slots[place]) = (tokens, slots),
-                Err(seen) => ran.stray = Some(seen),
-            }
-        }
-        Ran { hash: Arc::new(hash), ..ran }
+        self.read(keyspace, 1);
+        self.ran
     }
+}
 
+impl Place<'_> {
     /// Whether a field is this call's to write.
     fn is_own(&self, name: &[u8]) -> bool {
         let limits = self.call.rule.limits.iter().enumerate();
