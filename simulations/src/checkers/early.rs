@@ -447,7 +447,9 @@ impl Observer for Early {
             }
             return;
         };
-        self.asked.remove(&request.key);
+        if let Some(asked) = self.asked.get_mut(&request.key) {
+            asked.clear(); // with its room, as the next check of the key is asked as well
+        }
         let ends = decision.reset_at.0;
         if UNHEARD.when(goes_by(decision).0.abs_diff(store.0) > limit.period.0) {
             return;
