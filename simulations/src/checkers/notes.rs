@@ -152,13 +152,18 @@ impl Clocks {
         Self { busy: if differ { SAME } else { BUSY }, differ, keys: Numbered::default(), caught_up: Map::default() }
     }
 
+    #[inline]
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        let (key, now, late) = match seen {
-            Seen::Executed { key, grant, stale: false, .. } => (*key, grant.now.0, self.busy),
-            Seen::Answered { request, store, .. } => (request.key, store.0, SAME),
-            Seen::Census { key, store, .. } => (*key, store.0, SAME),
-            _ => return,
-        };
+        match seen {
+            Seen::Executed { key, grant, stale: false, .. } => self.show(moment, *key, grant.now.0, self.busy),
+            Seen::Answered { request, store, .. } => self.show(moment, request.key, store.0, SAME),
+            Seen::Census { key, store, .. } => self.show(moment, *key, store.0, SAME),
+            _ => {}
+        }
+    }
+
+    /// The key's owner shows its clock.
+    fn show(&mut self, moment: Moment, key: u32, now: u64, late: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let (known, leapt) = self.keys.of(key);
         let before = *known.get_or_insert(skew);
@@ -270,6 +275,7 @@ pub(super) struct Trips {
 }
 
 impl Trips {
+    #[inline]
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Called { node, call, .. } => {

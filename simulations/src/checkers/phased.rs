@@ -281,11 +281,49 @@ impl<C: Checker + Clone> Phased<C> {
 }
 
 impl<C: Checker + Clone> Phased<C> {
+    #[inline]
     fn see_plain(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.plain.see(moment, seen);
         if self.plain.violations().len() > self.taken {
             self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
             self.taken = self.plain.violations().len();
+        }
+    }
+
+    /// The same where some limits change, or some clock has leapt. Not a part of `see`, which is called for all that happens and mostly
+    /// does nothing of this.
+    #[inline(never)]
+    fn see_apart(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let key = key(seen);
+        let clock = key.and_then(|key| self.clocks.get(key)).filter(|clock| self.leaps && clock.leaps > 0);
+        if let (Some(key), Some((leaps, since))) = (key, clock.map(|clock| (clock.leaps, clock.since))) {
+            return self.see_again(moment, seen, key, leaps, since);
+        }
+        if key.is_none() {
+            self.rows.iter_mut().for_each(|row| row.see(moment, seen));
+        }
+        if self.is_steady {
+            return self.see_plain(moment, seen);
+        }
+        let policy = key.and_then(|key| self.policy(key, seen));
+        let changes = policy.is_some_and(|policy| self.changes.get(policy as usize).copied().unwrap_or(false));
+        if !changes {
+            self.see_plain(moment, seen);
+        }
+        for phase in &mut self.phases {
+            let is_of = policy.map_or(key.is_none(), |policy| policy == phase.policy);
+            // Who is there it has to know from the start.
+            if is_of && (key.is_none() || (phase.sees..phase.until).contains(&moment.at)) {
+                phase.checker.see(moment, seen);
+                let fresh = &phase.checker.violations()[phase.taken..];
+                let counts = |violation: &&Violation| (phase.judges..phase.until).contains(&violation.at);
+                self.found.extend(fresh.iter().filter(counts).cloned());
+                if moment.at < phase.judges && !fresh.is_empty() {
+                    // It keeps a few, and what counts has to find room.
+                    phase.checker.overlook();
+                }
+                phase.taken = phase.checker.violations().len();
+            }
         }
     }
 
@@ -375,38 +413,9 @@ impl<C: Checker + Clone> Observer for Phased<C> {
         }
         // As mostly: no limits change, and no clock has leapt.
         if self.is_steady && !self.has_leapt && self.rows.is_empty() {
-            return self.see_plain(moment, seen);
-        }
-        let key = key(seen);
-        let clock = key.and_then(|key| self.clocks.get(key)).filter(|clock| self.leaps && clock.leaps > 0);
-        if let (Some(key), Some((leaps, since))) = (key, clock.map(|clock| (clock.leaps, clock.since))) {
-            return self.see_again(moment, seen, key, leaps, since);
-        }
-        if key.is_none() {
-            self.rows.iter_mut().for_each(|row| row.see(moment, seen));
-        }
-        if self.is_steady {
-            return self.see_plain(moment, seen);
-        }
-        let policy = key.and_then(|key| self.policy(key, seen));
-        let changes = policy.is_some_and(|policy| self.changes.get(policy as usize).copied().unwrap_or(false));
-        if !changes {
             self.see_plain(moment, seen);
-        }
-        for phase in &mut self.phases {
-            let is_of = policy.map_or(key.is_none(), |policy| policy == phase.policy);
-            // Who is there it has to know from the start.
-            if is_of && (key.is_none() || (phase.sees..phase.until).contains(&moment.at)) {
-                phase.checker.see(moment, seen);
-                let fresh = &phase.checker.violations()[phase.taken..];
-                let counts = |violation: &&Violation| (phase.judges..phase.until).contains(&violation.at);
-                self.found.extend(fresh.iter().filter(counts).cloned());
-                if moment.at < phase.judges && !fresh.is_empty() {
-                    // It keeps a few, and what counts has to find room.
-                    phase.checker.overlook();
-                }
-                phase.taken = phase.checker.violations().len();
-            }
+        } else {
+            self.see_apart(moment, seen);
         }
     }
 }
