@@ -16,7 +16,8 @@ use support::clock::Watch;
 use support::metrics::get;
 use support::poll::wait_for;
 use support::process::{Daemon, without_settings};
-use support::server::Server;
+use support::server::{Server, free_port};
+use support::skip::skipped;
 
 const POLICIES: &str = "[policy.api]\nlimits = [\"1000000/1h fixed\"]\n[policy.tight]\nlimits = [\"3/1h fixed\"]\n\
     [policy.tight.override.evil]\nblocked = true\n[policy.watched]\nlimits = [\"1/1h fixed\"]\nshadow = true\n";
@@ -118,6 +119,71 @@ fn top_adds_what_several_daemons_do() {
     let missed = rationd(&one, &["top", "--once", "--and", and]);
     assert_eq!(missed.status.code(), Some(69), "{missed:?}");
     assert!(String::from_utf8_lossy(&missed.stderr).contains(and), "{missed:?}");
+}
+
+/// An ssh server for this user on a port of its own, and a client's connection to it that brings a socket here.
+struct Tunnel {
+    socket: std::path::PathBuf,
+    server: std::process::Child,
+    client: std::process::Child,
+    _files: tempfile::TempDir,
+}
+
+impl Tunnel {
+    fn to(remote: &std::path::Path) -> Self {
+        let files = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| files.path().join(name).display().to_string();
+        for key in ["host", "user"] {
+            let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &file(key)]).status();
+            assert!(made.expect("it was found").success());
+        }
+        let (port, socket) = (free_port(), files.path().join("here.sock"));
+        // Only root's server wants it, and only root may make it.
+        let _ = fs::create_dir_all("/run/sshd");
+        let server = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n",
+            file("host"),
+            file("user.pub")
+        );
+        fs::write(file("server"), server).expect("a file");
+        let mut server = Command::new("/usr/sbin/sshd");
+        let server = server.args(["-D", "-f", &file("server"), "-E", &file("log")]).spawn().expect("it was found");
+        wait_for("sshd listens", 20, || TcpStream::connect(("127.0.0.1", port)).ok());
+        let forward = format!("{}:{}", socket.display(), remote.display());
+        let mut client = Command::new("ssh");
+        client.args(["-F", "none", "-nNT", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
+        client.args(["-o", "StreamLocalBindUnlink=yes", "-o", "ExitOnForwardFailure=yes", "-i", &file("user")]);
+        client.args(["-p", &port.to_string(), "-L", &forward, "127.0.0.1"]);
+        let client = client.spawn().expect("it was found");
+        let tunnel = Self { socket, server, client, _files: files };
+        wait_for("the socket is here", 20, || UnixStream::connect(&tunnel.socket).ok());
+        tunnel
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        for child in [&mut self.client, &mut self.server] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// As docs/operate/top.md says it.
+#[test]
+fn top_adds_what_a_daemon_does_whose_socket_ssh_brings() {
+    let wanted = ["/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen"];
+    if wanted.iter().any(|program| !std::path::Path::new(program).exists()) {
+        return skipped("top over ssh", "no ssh server here", &wanted.join(" "));
+    }
+    let (one, other) = (Daemon::start(POLICIES), Daemon::start(POLICIES));
+    check(&one, "api", "both", 30);
+    check(&other, "api", "both", 20);
+    let tunnel = Tunnel::to(&other.socket());
+    let and = tunnel.socket.to_str().expect("a plain path");
+    let figures = json(&rationd(&one, &["-o", "json", "top", "--once", "--and", and]));
+    assert_eq!((&figures["daemons"], &figures["hot"]["used"][0]["times"]), (&2.into(), &50.into()), "{figures}");
 }
 
 /// One that hangs answers only after ten seconds: asked one after the other, several daemons would keep the rest waiting for each.
