@@ -9,7 +9,7 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::page::Place;
 use rationd::core::policy::Rule;
-use rationd::core::shard::Request;
+use rationd::core::shard::{Request, Settings, Shard};
 use rationd::core::time::Micros;
 
 use support::bench::{Bench, SECOND};
@@ -149,6 +149,33 @@ fn what_a_check_will_lack_is_leased_before_it_comes() {
     assert!(matches!(call.op, Op::Acquire(_)));
     bench.grant(call, 1);
     assert_eq!(bench.check(1), Some(Verdict::Allow), "it is there");
+}
+
+/// It was leased as if nobody waited for it, so that of a bucket it was set aside, and a call had to say when it was spent.
+#[test]
+fn what_a_check_will_lack_of_a_bucket_is_charged_at_once() {
+    for comes in [true, false] {
+        let mut bench = Bench::new("100/1m");
+        let settings = Settings { max_keys: 1, timeout: Micros(50_000), lease_ahead: false };
+        bench.shard = Shard::new(settings, 7, 1, 1, (bench.now, bench.store_now()));
+        let rule = bench.rule.clone();
+        bench.shard.prefetch(bench.now, request(&rule, 2));
+        bench.advance(Micros(0));
+        let call = bench.acquire();
+        assert_eq!((bench.order(&call).need, bench.order(&call).least), (2, 2));
+        bench.grant(&call, 2);
+        bench.advance(Micros(1_000));
+        assert!(bench.calls().is_empty(), "the check may come yet");
+        if comes {
+            assert_eq!(bench.check(2), Some(Verdict::Allow));
+        }
+        (0..5).for_each(|_| bench.advance(SECOND));
+        let back = bench.calls().into_iter().map(|call| match call.op {
+            Op::Return { amount, .. } => amount,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(back.collect::<Vec<_>>(), if comes { vec![] } else { vec![2] });
+    }
 }
 
 #[test]

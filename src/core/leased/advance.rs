@@ -63,7 +63,9 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
             serve_from_loan(key, cx, now, tokens, loan);
             follow(key, cx, now, &Wish::Nothing);
         }
-        Wish::Nothing | Wish::Tokens | Wish::Again | Wish::TurnAway | Wish::Look => follow(key, cx, now, &wish),
+        Wish::Nothing | Wish::Tokens | Wish::TokensFor(_) | Wish::Again | Wish::TurnAway | Wish::Look => {
+            follow(key, cx, now, &wish);
+        }
     }
 }
 
@@ -92,7 +94,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
     }
     match intend(key, cx, now, wish) {
         Intent::Wait => {}
-        Intent::Acquire => acquire(key, cx, now),
+        Intent::Acquire => acquire(key, cx, now, if let Wish::TokensFor(cost) = wish { *cost } else { 0 }),
         Intent::AcquireAgain => acquire_again(key, cx, now),
         Intent::AcquireAhead(window) => {
             let order = ahead(key, cx, now, window);
@@ -404,8 +406,8 @@ fn exceeds(call: &Call, cost: u64) -> bool {
 
 // Asking the store for tokens.
 
-/// Asks for tokens, unless a call under way must be answered first.
-fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+/// Asks for tokens, so many of them for a check that is about to come, unless a call under way must be answered first.
+fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: u64) {
     if on(Mutant::StaysAway) && key.outage.phase().is_away() || key.has_account_under_way() {
         return;
     }
@@ -425,7 +427,7 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let order = match is_to_repay {
         _ if is_probe => key.order(now),
         true => repayment(key, now),
-        false => refill(key, cx, now),
+        false => refill(key, cx, now, coming),
     };
     send_acquire(key, cx, now, order);
 }
@@ -436,7 +438,7 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     {
         // What the share has admitted since, or before a call that only looked, has to be charged before anything is leased.
         if claim.is_none_or(|claim| claim.is_probe()) && !window.is_next() && key.owes(now) {
-            return acquire(key, cx, now);
+            return acquire(key, cx, now, 0);
         }
         // A claim to what the store sets aside for this node says what the node has used until the call is sent. The call is sent
         // again later, so such a claim is made anew; one without demand says nothing of that, and stays.
@@ -455,12 +457,15 @@ fn renounce(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     send_acquire(key, cx, now, order);
 }
 
-/// The acquire for those in line, for what was admitted without the store, and for the checks until the next refill.
-fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
+/// The acquire for those in line and for a check that is about to come, for what was admitted without the store, and for the checks
+/// until the next refill.
+fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: u64) -> Acquire {
     let (debt, held) = (key.debt(now), key.about_to_start(now));
-    let need = key.line.wanted().saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
+    let wanted = key.line.wanted().saturating_add(coming);
+    let need = wanted.saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
     // A grant smaller than what the cheapest check in line lacks would serve nobody.
-    let least = if debt > 0 { 1 } else { key.line.least_missing(held).unwrap_or(1).max(1) };
+    let missing = key.line.least_missing(held).unwrap_or(coming.saturating_sub(held));
+    let least = if debt > 0 { 1 } else { missing.max(1) };
     let bounds = bounds(key, cx, now, need, held.max(held_on_arrival(key, now)));
     let tuned = key.demand.refill(now, bounds);
     let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx, now));

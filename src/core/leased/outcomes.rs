@@ -257,10 +257,12 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         key.pacing.go_on();
     }
     key.line.note_answers(answers);
-    // Tokens that were charged at once and that nobody claims are returned. Only if the answer was late are they kept
-    // for the next checks, until a second after the call was sent: otherwise a slow store would never serve anybody.
+    // Tokens that were charged at once wait for the check of several keys that is about to claim them, and for no longer than that
+    // may wait. If the answer was late they are kept for the next checks, until a second after the call was sent: otherwise a slow
+    // store would never serve anybody. What nobody claims is returned.
     let is_slow = now.since(sent) >= cx.settings.timeout;
-    key.holdings.keep_unclaimed(Some(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
+    let claimed_by = sent + if is_slow { UNCLAIMED } else { cx.settings.timeout };
+    key.holdings.keep_unclaimed(Some(claimed_by.max(now)));
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
