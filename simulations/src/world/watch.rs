@@ -5,6 +5,7 @@
 //! less than before, and in the same order to each, because no observer changes anything, and none knows of another.
 
 use std::mem;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use rationd::core::call::{Call, Grant};
@@ -16,7 +17,7 @@ use rationd::core::usage::Usage;
 use super::crowd::Crowd;
 use crate::frames::Frames;
 use crate::maps::Set;
-use crate::observe::{Balance, Moment, Observer, Ran, Request, Seen, Topic};
+use crate::observe::{Balance, Holding, Moment, Observer, Ran, Request, Seen, Topic};
 use crate::trace::Trace;
 
 /// How many things are kept before all are told. With 128 of them `swarm --from 76000000000 --seeds 120` took a twentieth longer on one
@@ -27,8 +28,9 @@ const BATCH: usize = 256;
 pub struct Watch<'a> {
     /// Checkers, ledger and series; and a bit for each [`place`] of what they are told.
     observers: Vec<(u32, &'a mut dyn Observer)>,
-    /// What they are to be told, the [`place`] of each, and how many of it are kept at most.
-    kept: Vec<(Moment, u32, Kept)>,
+    /// What they are to be told, which of it stands at which [`place`], and how many of it are kept at most.
+    kept: Vec<(Moment, Kept)>,
+    places: Places,
     large: Large,
     batch: usize,
     /// The hash of all that happened.
@@ -38,6 +40,10 @@ pub struct Watch<'a> {
     /// Where some table has no room for all keys.
     pub(super) crowd: Option<Crowd>,
 }
+
+/// Which of what is kept stands at each [`place`]: a bit for each thing, in its order.
+#[derive(Debug, Default)]
+struct Places([[u64; BATCH / 64]; 2 * TOPICS.len()]);
 
 /// Something that happened often, with all that it refers to; what is large stands in [`Large`], at this place.
 #[derive(Debug)]
@@ -51,6 +57,38 @@ enum Kept {
     Picked { node: u32, usage: Vec<Usage>, lies: bool },
     Repeated(usize),
     Audit { node: u32, balance: Balance, keys: u64, waiting: u64 },
+    Hold(u64, Held),
+    Keeps { node: u32, incarnation: u64, key: u32, permit: NonZeroU64, until: u64 },
+    Released { node: u32, incarnation: u64, key: u32, permit: NonZeroU64, released: bool },
+}
+
+/// See [`Holding`].
+#[derive(Debug)]
+enum Held {
+    Kept { request: Request, ttl: u64 },
+    Settles { actual: u64 },
+    Asks(Request),
+    Stands(u64),
+}
+
+impl Held {
+    fn of(holding: Holding<'_>) -> Self {
+        match holding {
+            Holding::Kept { request, ttl } => Self::Kept { request: *request, ttl },
+            Holding::Settles { actual } => Self::Settles { actual },
+            Holding::Asks(request) => Self::Asks(*request),
+            Holding::Stands(tokens) => Self::Stands(tokens),
+        }
+    }
+
+    fn seen(&self) -> Holding<'_> {
+        match self {
+            Self::Kept { request, ttl } => Holding::Kept { request, ttl: *ttl },
+            Self::Settles { actual } => Holding::Settles { actual: *actual },
+            Self::Asks(request) => Holding::Asks(request),
+            Self::Stands(tokens) => Holding::Stands(*tokens),
+        }
+    }
 }
 
 /// What is kept and large. It is kept in the same few places over and over, because each of a box of its own was memory that the
@@ -111,8 +149,8 @@ impl<'a> Watch<'a> {
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
         let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
         let (trace, in_flight) = (Trace::default(), Set::default());
-        let (kept, large) = (Vec::with_capacity(BATCH), Large::default());
-        Self { observers, kept, large, batch: BATCH, trace, in_flight, crowd: None }
+        let (kept, places, large) = (Vec::with_capacity(BATCH), Places::default(), Large::default());
+        Self { observers, kept, places, large, batch: BATCH, trace, in_flight, crowd: None }
     }
 
     /// They are told of each thing before the next one happens, so that nothing is untold when a run panics.
@@ -134,7 +172,8 @@ impl<'a> Watch<'a> {
         let place = place(seen.topic(), of_permits);
         match self.large.keep(seen) {
             Some(kept) => {
-                self.kept.push((moment, place, kept));
+                self.places.put(place, self.kept.len());
+                self.kept.push((moment, kept));
                 if self.kept.len() >= self.batch {
                     self.tell();
                 }
@@ -152,11 +191,15 @@ impl<'a> Watch<'a> {
 
     /// Tells what is kept.
     fn tell(&mut self) {
-        let (mut kept, large) = (mem::take(&mut self.kept), &self.large);
-        let seen: Vec<_> = kept.iter().map(|(moment, place, kept)| (*moment, 1 << place, large.seen(kept))).collect();
+        let (mut kept, places, large) = (mem::take(&mut self.kept), mem::take(&mut self.places), &self.large);
+        let seen: Vec<_> = kept.iter().map(|(moment, kept)| (*moment, large.seen(kept))).collect();
+        let present = places.present();
         for (told, observer) in &mut self.observers {
-            for (moment, place, seen) in &seen {
-                if *told & place != 0 {
+            for (part, seen) in seen.chunks(64).enumerate() {
+                let mut rest = places.of(*told & present, part);
+                while rest != 0 {
+                    let (moment, seen) = &seen[rest.trailing_zeros() as usize];
+                    rest &= rest - 1;
                     observer.see(*moment, seen);
                 }
             }
@@ -165,6 +208,31 @@ impl<'a> Watch<'a> {
         kept.clear();
         self.large.clear();
         self.kept = kept;
+    }
+}
+
+impl Places {
+    /// The next thing, as many as have been kept before it, stands at this place.
+    fn put(&mut self, place: u32, before: usize) {
+        self.0[place as usize][before / 64] |= 1 << (before % 64);
+    }
+
+    /// Where something stands: a bit for each place.
+    fn present(&self) -> u32 {
+        self.0
+            .iter()
+            .enumerate()
+            .fold(0, |present, (place, bits)| present | u32::from(*bits != [0; BATCH / 64]) << place)
+    }
+
+    /// Which of 64 things stand at any of those places.
+    fn of(&self, mut told: u32, part: usize) -> u64 {
+        let mut things = 0;
+        while told != 0 {
+            things |= self.0[told.trailing_zeros() as usize][part];
+            told &= told - 1;
+        }
+        things
     }
 }
 
@@ -242,6 +310,13 @@ impl Large {
                 let (call, grant, ran) = (call.clone(), grant.copied().map_err(String::clone), ran.clone());
                 Kept::Repeated(put(&mut self.repeated, Repeated { now, key, call, grant, ran }))
             }
+            Seen::Hold(hold, holding) => Kept::Hold(hold, Held::of(holding)),
+            Seen::Keeps { node, incarnation, key, permit, until } => {
+                Kept::Keeps { node, incarnation, key, permit, until }
+            }
+            Seen::Released { node, incarnation, key, permit, released } => {
+                Kept::Released { node, incarnation, key, permit, released }
+            }
             _ => return None,
         })
     }
@@ -274,6 +349,17 @@ impl Large {
             Kept::Audit { node, balance, keys, waiting } => {
                 Seen::Audit { node: *node, balance: *balance, keys: *keys, waiting: *waiting }
             }
+            Kept::Hold(hold, held) => Seen::Hold(*hold, held.seen()),
+            Kept::Keeps { node, incarnation, key, permit, until } => {
+                Seen::Keeps { node: *node, incarnation: *incarnation, key: *key, permit: *permit, until: *until }
+            }
+            Kept::Released { node, incarnation, key, permit, released } => Seen::Released {
+                node: *node,
+                incarnation: *incarnation,
+                key: *key,
+                permit: *permit,
+                released: *released,
+            },
         }
     }
 
