@@ -249,7 +249,9 @@ impl Account {
 impl Bucket {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::midway)
+        Phased::new(&PUSHES, setting, Self::new)
+            .until_leaps(&LEAPS, setting.plan.clocks_leap())
+            .again(setting, Self::midway)
     }
 
     fn midway(setting: &Setting) -> Self {

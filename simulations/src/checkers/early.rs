@@ -659,7 +659,7 @@ mod tests {
     fn a_key_that_another_clock_counts_is_judged_again_when_that_has_caught_up() {
         for (at, seen) in [(7, 0), (9, 1)] {
             let mut history = History::new("100/1s fixed");
-            let mut checker = Early::new(&history.setting());
+            let mut checker = Early::new(&history.leaping());
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
             history.check(&mut checker, at * SECOND + SECOND / 10, 1, Source::Lease, false);

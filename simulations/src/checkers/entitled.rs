@@ -109,7 +109,7 @@ pub(super) struct Entitled {
 impl Entitled {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        let phased = Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true);
+        let phased = Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, setting.plan.clocks_leap());
         // The most that was ever set aside of a key whose limit is lower now is not known.
         phased.again(setting, |_| Self::midway()).unless_limits_change(setting)
     }

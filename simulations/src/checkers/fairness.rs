@@ -625,7 +625,7 @@ mod tests {
     fn the_census_of_a_key_that_another_clock_counts_is_judged_again() {
         for (at, seen) in [(10, 0), (11, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Fairness::new(&history.setting());
+            let mut checker = Fairness::new(&history.leaping());
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
             history.nodes = 3;

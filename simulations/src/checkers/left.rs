@@ -150,7 +150,9 @@ fn lasts(rule: &Rule) -> u64 {
 impl Left {
     /// Scoped to keys whose limits do not change and that one clock counts, and times at which that is so.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::new)
+        Phased::new(&PUSHES, setting, Self::new)
+            .until_leaps(&LEAPS, setting.plan.clocks_leap())
+            .again(setting, Self::new)
     }
 
     fn new(setting: &Setting) -> Self {

@@ -91,7 +91,14 @@ pub(super) struct Stops {
 }
 
 impl Stops {
+    #[inline]
     pub(super) fn see(&mut self, seen: &Seen<'_>) {
+        if matches!(seen, Seen::Joined { .. } | Seen::Begins(_)) {
+            self.note(seen);
+        }
+    }
+
+    fn note(&mut self, seen: &Seen<'_>) {
         match seen {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => {
@@ -135,6 +142,8 @@ impl Stops {
 /// When a key was counted by another clock at once.
 #[derive(Clone, Debug)]
 pub(super) struct Clocks {
+    /// Some key may be counted by another one, now or later.
+    is_on: bool,
     /// A server that is busy executes a call by so much later than it arrived, and shows that time.
     busy: u64,
     /// Clocks of masters differ.
@@ -149,12 +158,20 @@ impl Clocks {
     pub(super) fn new(plan: &Plan) -> Self {
         // Where masters' clocks differ, who is late cannot be told from who is ahead.
         let differ = plan.redis.skew.0 != 0;
-        Self { busy: if differ { SAME } else { BUSY }, differ, keys: Numbered::default(), caught_up: Map::default() }
+        let is_on = differ || plan.clocks_leap();
+        Self {
+            is_on,
+            busy: if differ { SAME } else { BUSY },
+            differ,
+            keys: Numbered::default(),
+            caught_up: Map::default(),
+        }
     }
 
     #[inline]
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
+            _ if !self.is_on => {}
             Seen::Executed { key, grant, stale: false, .. } => self.show(moment, *key, grant.now.0, self.busy),
             Seen::Answered { request, store, .. } => self.show(moment, request.key, store.0, SAME),
             Seen::Census { key, store, .. } => self.show(moment, *key, store.0, SAME),

@@ -520,7 +520,7 @@ mod tests {
     fn what_a_clock_lends_that_has_caught_up_with_the_one_before_ends_with_its_window() {
         for (second, seen) in [(10, 0), (11, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = Purse::new(&history.leaping());
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
             history.check(&mut checker, 2 * SECOND, 2, Source::Lease, true);

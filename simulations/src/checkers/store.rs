@@ -108,7 +108,7 @@ pub(super) struct Store {
 impl Store {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        let phased = Phased::always(setting, Self::new).until_leaps(&LEAPS, true);
+        let phased = Phased::always(setting, Self::new).until_leaps(&LEAPS, setting.plan.clocks_leap());
         phased.again(setting, Self::midway).unless_limits_change(setting)
     }
 

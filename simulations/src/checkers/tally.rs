@@ -164,7 +164,9 @@ impl Key {
 impl Tally {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::new)
+        Phased::new(&PUSHES, setting, Self::new)
+            .until_leaps(&LEAPS, setting.plan.clocks_leap())
+            .again(setting, Self::new)
     }
 
     pub(super) fn new(setting: &Setting) -> Self {

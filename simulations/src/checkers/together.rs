@@ -188,7 +188,9 @@ pub(super) struct Together {
 impl Together {
     /// Scoped to keys whose limits do not change and that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true).again(setting, Self::midway)
+        Phased::new(&PUSHES, setting, Self::new)
+            .until_leaps(&LEAPS, setting.plan.clocks_leap())
+            .again(setting, Self::midway)
     }
 
     fn midway(setting: &Setting) -> Self {
