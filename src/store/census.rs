@@ -249,8 +249,11 @@ fn kept_for(limits: &[Limit]) -> u64 {
 impl Nodes {
     /// The records of a key that only `node` has asked for.
     pub(super) fn of(census: Census, lent: Lent, node: &str, record: Option<Record>) -> Self {
-        let records = record.map(|record| (node.into(), record)).into_iter().collect();
-        Self { census, lent, records, ..Self::default() }
+        let mut nodes = Self { census, lent, ..Self::default() };
+        if let Some(record) = record {
+            nodes.records.insert(node.into(), record);
+        }
+        nodes
     }
 
     pub(super) fn census(&self) -> Census {
@@ -331,8 +334,12 @@ impl Nodes {
 
     /// Replaces what is set aside, of which one node is known.
     pub(super) fn put_aside(&mut self, form: Form, node: &str, sums: Sums, part: Option<Part>) {
-        let parts = part.map(|part| (node.into(), part)).into_iter().collect();
-        self.aside[form as usize] = Some(Entitlements { sums, parts }.into());
+        let mut entitlements = Entitlements { sums, ..Entitlements::default() };
+        if let Some(part) = part {
+            entitlements.parts.insert(node.into(), part);
+        }
+        let is_any = part.is_some() || sums != Sums::default();
+        self.aside[form as usize] = is_any.then(|| entitlements.into());
     }
 
     /// Takes over what was set aside before a reset.

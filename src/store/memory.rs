@@ -13,6 +13,7 @@ use super::census::{Census, Lent, Nodes, Record};
 use super::excerpt::{Excerpt, Occupied};
 use super::silent::Silent;
 use super::slots::Slots;
+use super::turns::Secret;
 use super::view::{Standing, View};
 use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Windows};
 use crate::core::key::Digest;
@@ -28,7 +29,7 @@ const MAX_ID: u64 = (1 << 53) - 1;
 #[derive(Debug)]
 pub struct MemoryStore {
     cells: Cells,
-    nodes: HashMap<u128, Nodes>,
+    nodes: HashMap<u128, Nodes, Secret>,
     slots: Slots,
 }
 
@@ -48,7 +49,7 @@ impl MemoryStore {
     /// should be random.
     #[must_use]
     pub fn new(max_cells: usize, secret: u128) -> Self {
-        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::new(), slots: Slots::default() }
+        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::default(), slots: Slots::default() }
     }
 
     /// Cells in use.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::excerpt::Occupied;
+use super::turns::Secret;
 use crate::core::call::{Counter, Grant, Occupy};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::time::Timestamp;
@@ -13,7 +14,7 @@ use crate::core::time::Timestamp;
 /// The permits of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    keys: HashMap<u128, Key>,
+    keys: HashMap<u128, Key, Secret>,
 }
 
 /// The reports of all nodes about one key.
