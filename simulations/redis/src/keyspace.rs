@@ -60,7 +60,11 @@ struct Pair {
 
 /// The first eight bytes of a field, in their order, with zeros behind them where there are fewer.
 fn head(field: &[u8]) -> u64 {
-    (0..8).fold(0, |head, place| head << 8 | u64::from(field.get(place).copied().unwrap_or(0)))
+    match field.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        // Most have two.
+        None => field.iter().fold(0, |head, byte| head << 8 | u64::from(*byte)) << (8 * (8 - field.len()) % 64),
+    }
 }
 
 /// What a command wrote.
