@@ -485,6 +485,12 @@ local seen = 0
 if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or 2 end
 local damaged = wrong_type or bad or exists and not epoch_now
 
+-- A return, a refund or a reset does not count its node, but the store has to remember it as long as it may be repeated. So a
+-- record that is older has from now on the latest number by which its node counts as in neither period.
+--<remember latest
+if asked_in < latest or asked_in > census_id then asked_in, asked_text = latest > 0 and latest or 0, nil end
+-->
+
 -- What the script answers and writes: tail.lua does both. Unless it `writes`, nothing is written; else this node's
 -- record and the limits that are stored, or `all` of them, an epoch that is new and the census if that `census_is_new`;
 -- and if it `renews` the hash, how long that says anything.

@@ -23,5 +23,6 @@ elseif epoch_now and not is_forgotten then
       --=credit amount
     end
     granted, other_id, writes = amount, id, true
+    --=remember census_id - 2
   end
 end

@@ -18,6 +18,7 @@ elseif exists or wrong_type then
   local written = { 'e', format('%d', epoch_now), 'z', '1' }
   local records, rewritten = {}, {}
   if id ~= 0 then
+    --=remember census_id - 2
     -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
     written[5], written[6] = own, format('%d:', asked_in) .. pack(RECORD, math.max(acquire_id, id), 0, id, 0, 0)
     -- Nodes share the limit after a reset as before. If the census were dropped, the node that asks first would count as the only

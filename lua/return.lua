@@ -135,6 +135,9 @@ elseif epoch_now and knows then
     -- The hash has to last as long as this node holds any of it.
     renews = account > 0
   end
-  if taken or void ~= 0 then other_id, writes = id, true end
+  if taken or void ~= 0 then
+    other_id, writes = id, true
+    --=remember census_id - 2
+  end
   if taken then granted = amount end
 end

@@ -179,13 +179,15 @@ end
 -- The limits of a policy may have changed a moment ago, and not for all nodes yet. Under other limits census periods are as long as
 -- others, and have numbers that are far from these, before them or behind. So a record that seems to be of long ago, or of a time
 -- to come, may be of just now, and is kept as long as what else it says may be of now: without it, a call that is repeated would be
--- executed again.
+-- executed again. So would a return, a refund or a reset, whose node may not have asked for two periods when it comes (`remember` in
+-- lib.lua): a record that tells of one is kept for two periods more, and for no less than two periods of accounts.
 if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
   end
-  local kept = has_gcra and math.max(1, math.ceil(2 * PERIOD / census_period)) or 1
+  local accounts = math.ceil(2 * PERIOD / census_period)
+  local kept = has_gcra and accounts or 1
   -- Numbers of other limits are further away than `far`. No census period is longer than `longest`. For CALL_LIFE after a call the
   -- windows that it was about begin or end within `near` of now, either way, unless all of them are longer than that; and where they
   -- are, their census periods have the length `longest`.
@@ -203,24 +205,27 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + w
       local ago = asked and census_id - asked
       local is_recent = ago and ago >= 0 and ago <= kept
       if ago and not is_recent then
-        -- The period of its account, which all buckets number alike, and what it says of windows.
-        local rest, period, ats = #record + 1 - place, 0, {}
+        -- The period of its account, which all buckets number alike, what it says of windows, and its last return, refund or reset.
+        local rest, period, ats, other = #record + 1 - place, 0, {}, 0
         if mark == ':' and rest >= RECORD_BYTES then
           local _
-          _, _, _, _, period, place = numbers_of(RECORD, record, place)
+          _, _, other, _, period, place = numbers_of(RECORD, record, place)
           while #record >= place + 6 do ats[#ats + 1], place = numbers_of('<I7', record, place) end
         elseif (mark == ';' or mark == ',') and rest == SHORT_BYTES then
           local _, _, number = numbers_of(SHORT, record, place)
           if mark == ',' then period = number else ats[1] = number * SECOND end
         elseif mark == ' ' then
           for number in string.gmatch(string.sub(record, place), '%d+') do ats[#ats + 1] = number + 0 end
-          period = ats[5] or 0
+          other, period = ats[3] or 0, ats[5] or 0
           for _ = 1, math.min(#ats, 5) do table.remove(ats, 1) end
         end
-        if period > 0 then
+        local more = other > 0 and 2 or 0
+        if more > 0 and ago >= 0 and ago <= accounts + more then
+          is_recent = true
+        elseif period > 0 then
           is_recent = math.abs(period_now - period) <= 1
         elseif ago < 0 or ago > far then
-          is_recent = math.abs(longest_now - asked) <= 1
+          is_recent = math.abs(longest_now - asked) <= 1 + more
           for _, at in ipairs(ats) do is_recent = is_recent or at > 0 and math.abs(now - at) <= near end
         end
       end

@@ -52,7 +52,11 @@ impl Redis {
 impl Redis {
     /// The script's answer to a node that asks for a token under these limits.
     fn ask(&mut self, limits: &[&str], node: usize, id: u64, now: Timestamp) -> Grant {
-        let (call, node) = (call_under(limits, id, acquire(1)), format!("n{node}"));
+        self.does(limits, node, id, acquire(1), now)
+    }
+
+    fn does(&mut self, limits: &[&str], node: usize, id: u64, op: Op, now: Timestamp) -> Grant {
+        let (call, node) = (call_under(limits, id, op), format!("n{node}"));
         let caller = Caller { prefix: "d", node: &node, now: Some(now) };
         let reply: Value = evalsha::command(&caller, &call, false).query(&mut self.connection).expect("no error");
         evalsha::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
@@ -60,9 +64,20 @@ impl Redis {
 
     /// The same, which the memory store answers as well.
     fn both(&mut self, store: &mut MemoryStore, limits: &[&str], node: usize, id: u64, now: Timestamp) -> Grant {
-        let grant = self.ask(limits, node, id, now);
-        let own = store.call(now, &format!("n{node}"), &call_under(limits, id, acquire(1))).expect("there is room");
-        assert_eq!(own, grant, "{limits:?}, n{node}");
+        self.both_do(store, limits, node, (id, acquire(1)), now)
+    }
+
+    fn both_do(
+        &mut self,
+        store: &mut MemoryStore,
+        limits: &[&str],
+        node: usize,
+        (id, op): (u64, Op),
+        now: Timestamp,
+    ) -> Grant {
+        let grant = self.does(limits, node, id, op, now);
+        let own = store.call(now, &format!("n{node}"), &call_under(limits, id, op)).expect("there is room");
+        assert_eq!(own, grant, "{limits:?}, n{node}, {op:?}");
         grant
     }
 }
@@ -335,6 +350,79 @@ fn a_repeat_is_not_executed_where_a_node_that_goes_by_other_limits_has_called_me
             check(other, one, begins);
         }
     }
+}
+
+/// A node that has not asked for two census periods may hand back what it holds of a long window, or take back a cost. Its record says
+/// which call that was, and was dropped when the next census period began, so that the same call was executed once more.
+#[test]
+fn what_an_idle_node_hands_back_it_hands_back_once() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let mut found = Vec::new();
+    let long: &[&[&str]] = &[
+        &["100/1h fixed"],
+        &["100/1h fixed from-first"],
+        &["100/1h sliding"],
+        &["100/1h burst 100"],
+        &["100/1h fixed", "100/1h burst 100"],
+        &["100/1h fixed", "50/1s fixed"],
+        &["100/1h burst 100", "50/1s fixed"],
+    ];
+    for limits in long {
+        let census = if limits.len() > 1 && limits[1].contains("1s") { 1_000_000 } else { 60_000_000 };
+        // It asked this many census periods before, and hands back at the end of one, or comes from nowhere.
+        for idle in [1, 2, 3, 7] {
+            for (asks, what) in
+                [(true, "return"), (true, "refund"), (true, "settle"), (false, "refund"), (true, "reset")]
+            {
+                let mut store = MemoryStore::new(1_000, 1 << 64 | 1);
+                redis.run::<()>(&["FLUSHALL"]);
+                let mut lent = redis.both_do(&mut store, limits, 2, (7, acquire(8)), NOW);
+                if asks {
+                    lent = redis.both_do(&mut store, limits, 1, (7, acquire(8)), NOW);
+                }
+                for node in 3..=40 {
+                    redis.both(&mut store, limits, node, 7, NOW);
+                }
+                let windows = std::array::from_fn(|at| {
+                    let is_window = limits.get(at).is_some_and(|limit| !limit.contains("burst"));
+                    is_window.then(|| lent.counters[at].at.stored()).flatten()
+                });
+                let (epoch, amount) = (lent.epoch, 3);
+                let (held, voids, ages) = (0, Voided::default(), JUST_NOW);
+                let op = match what {
+                    "return" => Op::Return { amount, epoch, held, voids, ages, windows },
+                    "refund" => Op::Refund { amount, epoch: 0, windows: OPEN },
+                    // As far as its windows are open.
+                    "settle" if census > 1_000_000 => Op::Refund { amount, epoch, windows },
+                    "settle" => continue,
+                    _ => Op::Reset,
+                };
+                let back = NOW + Micros(census * (idle + 1) - 1);
+                let first = redis.both_do(&mut store, limits, 1, (8, op), back);
+                let rolled = redis.both(&mut store, limits, 99, 9, back + Micros(1));
+                let again = redis.both_do(&mut store, limits, 1, (8, op), back + Micros(999_999));
+                let shown = |grant: &Grant| grant.counters[0];
+                if (first.granted > 0 || what == "reset") && !again.replayed {
+                    found.push(format!(
+                        "{limits:?}, {what} {idle} periods after{}: {:?} {:?} {:?}",
+                        if asks { "" } else { " others" },
+                        shown(&first),
+                        shown(&rolled),
+                        shown(&again)
+                    ));
+                }
+                // Records go all the same when they are old.
+                redis.run::<()>(&["PERSIST", &key]);
+                for seconds in [1_000, 2_000, 3_000] {
+                    redis.ask(limits, 98, seconds, NOW + Micros::from_secs(seconds));
+                }
+                let fields: u64 = redis.run(&["HLEN", &key]);
+                assert!(fields < 12, "{limits:?}, {what}: {fields} fields are left");
+            }
+        }
+    }
+    assert!(found.is_empty(), "executed twice:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -133,9 +133,24 @@ impl Record {
             return (now.0 / gcra::PERIOD.0).abs_diff(self.period) <= 1;
         }
         // Under windows that all are longer, census periods are as long as they may be.
-        let is_of_long_windows = (now.0 / CENSUS.1.0).abs_diff(self.cid) <= 1;
+        let is_of_long_windows = (now.0 / CENSUS.1.0).abs_diff(self.cid) <= 1 + self.kept_longer();
         let is_near = |at: &Timestamp| at.0 > 0 && now.0.abs_diff(at.0) <= NEAR.0;
         is_far && (is_of_long_windows || self.at.iter().any(is_near))
+    }
+}
+
+impl Record {
+    /// A return, a refund or a reset does not count its node, but the store has to remember it as long as it may be repeated. So a
+    /// record that is older has from now on the latest number by which its node counts as in neither period.
+    fn remember(&mut self, census: &Census) {
+        if self.cid > census.cid || self.cid < census.cid.saturating_sub(2) {
+            self.cid = census.cid.saturating_sub(2);
+        }
+    }
+
+    /// Census periods for which a record is kept beyond those in which its node is counted.
+    fn kept_longer(&self) -> u64 {
+        if self.other > 0 { 2 } else { 0 }
     }
 }
 
@@ -239,11 +254,12 @@ impl Lent {
     }
 }
 
-/// After so many census periods a node that has not asked has no open account.
-fn kept_for(limits: &[Limit]) -> u64 {
+/// After so many census periods a node that has not asked has no open account, and of a record that tells of a return, a refund or a
+/// reset how many more than [`Record::kept_longer`] it is kept.
+fn kept_for(limits: &[Limit]) -> (u64, u64) {
     let has_accounts = limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-    let open = if has_accounts { gcra::LEASE_LIFE.0.div_ceil(census_period(limits).0) } else { 0 };
-    open.max(1)
+    let accounts = gcra::LEASE_LIFE.0.div_ceil(census_period(limits).0);
+    (if has_accounts { accounts } else { 1 }, accounts)
 }
 
 impl Nodes {
@@ -267,7 +283,7 @@ impl Nodes {
     /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not
     /// ask in the last two periods are dropped; under GCRA not before their accounts are closed, because without its record
     /// what a node holds would count as lent once more when it renews its account. Nor where it may have asked just now under
-    /// other limits: without its record, a call that is repeated would be executed again.
+    /// other limits, or have returned something: without its record, a call that is repeated would be executed again.
     pub(super) fn asked(
         &mut self,
         now: Timestamp,
@@ -282,10 +298,11 @@ impl Nodes {
         let record = self.entry(node);
         *record = Record { cid: census.cid, other: record.other, ..said };
         if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
-            let kept = kept_for(limits);
-            let recent = |record: &Record| match census.cid.checked_sub(record.cid) {
-                Some(periods) if periods <= kept => true,
-                periods => record.may_be_of(now, periods.is_none_or(|periods| periods > FAR)),
+            let (kept, accounts) = kept_for(limits);
+            let recent = |record: &Record| match (census.cid.checked_sub(record.cid), record.kept_longer()) {
+                (Some(periods), _) if periods <= kept => true,
+                (Some(periods), longer) if longer > 0 && periods <= accounts + longer => true,
+                (periods, _) => record.may_be_of(now, periods.is_none_or(|periods| periods > FAR)),
             };
             self.records.retain(|name, record| **name == *node || recent(record));
         }
@@ -293,9 +310,17 @@ impl Nodes {
 
     /// Records a return or a refund. If it voids an acquire, that acquire counts as answered with nothing from now
     /// on.
-    pub(super) fn credited(&mut self, node: &str, id: u64, lent: Lent, account: Option<Record>, void: u64) {
+    pub(super) fn credited(
+        &mut self,
+        node: &str,
+        id: u64,
+        (census, lent): (&Census, Lent),
+        account: Option<Record>,
+        void: u64,
+    ) {
         self.lent = lent;
         let record = self.entry(node);
+        record.remember(census);
         if let Some(account) = account {
             (record.lent, record.period) = (account.lent, account.period);
         }
@@ -313,9 +338,10 @@ impl Nodes {
         let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;
         let counted = known.clone().filter(|(name, record)| ***name != *node && recent(record.cid));
         let kept = counted.map(|(name, Record { cid, id, .. })| (name.clone(), (*cid, *id, 0)));
-        let own =
-            known.clone().find(|(name, _)| ***name == *node).map_or((0, 0), |(_, record)| (record.cid, record.id));
-        let all = kept.chain([(node.into(), (own.0, own.1.max(id), id))]);
+        let mut own =
+            known.clone().find(|(name, _)| ***name == *node).map_or_else(Record::default, |(_, record)| *record);
+        own.remember(&census);
+        let all = kept.chain([(node.into(), (own.cid, own.id.max(id), id))]);
         let records = all.map(|(name, (cid, id, other))| (name, Record { cid, id, other, ..Record::default() }));
         let is_counted = before.is_some_and(|nodes| nodes.census.numbers().is_some());
         let census = if is_counted { census } else { Census::default() };

@@ -361,7 +361,13 @@ impl MemoryStore {
     fn save_credit(&mut self, view: &View<'_>, account: Option<Record>, void: u64) {
         self.cells.update(view.digest, view.limits, &view.counters);
         if view.id != 0 {
-            self.nodes.entry(view.digest).or_default().credited(view.node, view.id, view.lent, account, void);
+            self.nodes.entry(view.digest).or_default().credited(
+                view.node,
+                view.id,
+                (&view.census, view.lent),
+                account,
+                void,
+            );
         }
     }
 

@@ -30,6 +30,11 @@ static LIFE: Exemption = Exemption::new(
     "Scripts of the build before reckon from the time of each call until when a key is kept, and these from what is stored: of that build's calls the end of the key is not compared, and all else is.",
 );
 
+static RETURNS: Exemption = Exemption::new(
+    "earlier returns",
+    "A return or a refund by a script of the build before leaves in its node's record when that last asked, however long ago: that number is held to what the script found.",
+);
+
 static RESETS: Exemption = Exemption::new(
     "earlier resets",
     "A reset by a script of the build before forgets who uses the key, and a later one does not: the census and when its node asked are not compared then.",
@@ -40,7 +45,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["second-opinion"],
     proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
     judges: "All: every call of every run, whatever goes wrong with the store, and calls about slots that are rehearsed beside it; acquires that could have left in one command once more in one.",
-    exemptions: &[&OLD_RECORDS, &LIFE, &RESETS],
+    exemptions: &[&OLD_RECORDS, &LIFE, &RETURNS, &RESETS],
     mutant: Some("sliding-rounds-down"),
 };
 
@@ -127,6 +132,11 @@ impl SecondOpinion {
         if let Some(left) = left.as_mut().filter(|_| forgets) {
             left.census = None;
             left.record.iter_mut().for_each(|record| record[0] = 0);
+        }
+        let credits = matches!(call.op, Op::Return { .. } | Op::Refund { .. });
+        if let Some(left) = left.as_mut().filter(|_| RETURNS.when(ran.is_earlier && credits)) {
+            let found = before.and_then(|before| before.record).map_or(0, |record| record[0]);
+            left.record.iter_mut().for_each(|record| record[0] = found);
         }
         let is_life_excused =
             |script: Excerpt| LIFE.when(ran.is_earlier && left.is_some_and(|left| script.says_as(&left)));
