@@ -108,7 +108,7 @@ pub struct Acquire {
     pub known: [Known; MAX_LIMITS],
     /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
     /// execute the call. It may have executed it before and have forgotten that, together with the key. What is sent for the first
-    /// time may say none, and no connection brings it twice; what is sent again always does ([`Acquire::repeated`]).
+    /// time may say none, and no connection brings it twice; what is sent again always does.
     pub until: Option<StoredTime>,
     /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
     pub claim: Option<Claim>,
