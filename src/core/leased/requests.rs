@@ -113,7 +113,10 @@ pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Inst
     if lacks && key.line.is_empty() && !key.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
         // A key that was never checked would be forgotten when its call ends, also where nobody knows what the store did.
         key.demand.note_check(now);
-        advance(key, cx, now, Wish::TokensFor(cost));
+        // The check does not come where another key denies the request. Of a bucket its tokens then go back soon; of a window they would
+        // stay here, where others may lack them.
+        let wish = if key.view.has_account() { Wish::TokensFor(cost) } else { Wish::Tokens };
+        advance(key, cx, now, wish);
     }
 }
 

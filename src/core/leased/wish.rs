@@ -13,10 +13,10 @@ pub(super) enum Wish<'a> {
     // After an input has changed the key.
     /// Nothing.
     Nothing,
-    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, or a peer has reported a
-    /// loss.
+    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check
+    /// is about to come, or a peer has reported a loss.
     Tokens,
-    /// So many tokens for a check that is about to come. They are asked for as if it waited: a bucket is charged for them at once,
+    /// So many tokens of a bucket for a check that is about to come. They are asked for as if it waited: it is charged for them at once,
     /// so that nothing has to be reported when it has spent them.
     TokensFor(u64),
     /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id, or the acquire came
