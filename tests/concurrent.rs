@@ -338,6 +338,27 @@ fn what_a_share_added_ends_when_the_store_is_back_however_busy_the_nodes_are() {
     assert_eq!(world.in_flight(), 10);
 }
 
+/// While the store is away, a policy that allows gives each node more than the limit has. The last to report hears that the others have
+/// all of it, so it may give none of its own. The store counts them all the same until the node hands them back.
+#[test]
+fn what_a_policy_gave_beyond_the_limit_goes_back_when_it_ends() {
+    let mut world = World::new("10/2s concurrent", 2, 3, FAIR);
+    Arc::get_mut(&mut world.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Allow;
+    for node in [0, 1] {
+        world.nodes[node].is_cut = true;
+        world.check(node);
+        world.pass(100_000);
+        assert!((0..30).all(|_| world.allowed(node)));
+    }
+    for node in [0, 1] {
+        world.nodes[node].is_cut = false;
+        world.pass(SECOND / 2);
+    }
+    world.pass(3 * SECOND);
+    assert_eq!(world.in_flight(), 0, "their time is over");
+    assert!((0..10).all(|_| world.allowed(0)), "all of the limit");
+}
+
 #[test]
 fn on_store_loss_says_what_happens() {
     for (choice, verdict, reason) in

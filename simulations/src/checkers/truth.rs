@@ -141,7 +141,9 @@ impl Shown {
                 }
                 self.most = self.most.max(used);
                 if limit.algorithm == Algorithm::Sliding {
-                    self.before = self.before.max(counter.prev + back).min(limit.count);
+                    // More than the limit, where shares admitted beyond it or tokens are set aside in a window in which as
+                    // many were lent: all of it counts.
+                    self.before = self.before.max((counter.prev + back).min(limit.count)).max(counter.prev);
                 } else {
                     self.ahead = self.ahead.max(counter.prev);
                 }
@@ -445,6 +447,20 @@ mod tests {
             let found = checker.violations();
             let evidence = found.iter().filter(|found| found.invariant == "evidence").count();
             assert_eq!(evidence, seen, "{limit}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_window_before_had_beyond_the_limit_counts_in_a_sliding_one() {
+        // Of 18 nine and more weigh until half of the window is over.
+        for (at, seen) in [(2 * SECOND / 5, 0), (3 * SECOND / 4, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let mut checker = Truth::new(&history.setting());
+            (history.opened, history.prev) = (SECOND.wrapping_neg(), 18);
+            history.executed(&mut checker, 1, 1);
+            history.check(&mut checker, at, 1, Source::Lease, false);
+            let found = checker.violations().iter().filter(|found| found.invariant == "evidence");
+            assert_eq!(found.count(), seen, "{at}: {:?}", checker.violations());
         }
     }
 

@@ -65,7 +65,7 @@ pub(in crate::core) struct ConcurrentKey {
     /// Index of the policy's counts in the shard.
     policy: usize,
     pub(in crate::core) permits: Permits,
-    /// Permits that this node may give to clients until `until`, including those that clients hold.
+    /// Permits that the store counts as this node's until `until`, including those that clients hold.
     lent: u64,
     until: Due,
     /// Permits of all other nodes, and how many nodes have some, as of the store's last answer.
@@ -150,8 +150,13 @@ impl ConcurrentKey {
 
     /// Permits that this node may give to clients.
     fn usable(&self, now: Instant) -> u64 {
-        let usable = self.lent.min(self.most());
-        if !self.until.has_come(now) || on(Mutant::PermitsBeyondTheLease) { usable } else { 0 }
+        self.counted(now).min(self.most())
+    }
+
+    /// Permits that others lack because the store counts them as this node's: where all nodes together have more than the limit, it may
+    /// give fewer to clients, or none.
+    fn counted(&self, now: Instant) -> u64 {
+        if !self.until.has_come(now) || on(Mutant::PermitsBeyondTheLease) { self.lent } else { 0 }
     }
 
     /// Most permits that this node may have: the limit, or, if all nodes together had more at the store's last

@@ -138,6 +138,23 @@ fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
     assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
 }
 
+/// By a clock that is ahead, a window ends while the store's goes on: what it admitted is owed together with what the next one did.
+#[test]
+fn what_a_window_admitted_that_ended_by_a_wrong_clock_is_still_owed() {
+    let (ends, next) = (Timestamp(9_900_000), Timestamp(10_100_000));
+    for (known, both) in [(Timestamp(9_500_000), true), (Timestamp(10_050_000), false), (Timestamp(30_800_000), true)] {
+        for spent in [[3, 4], [3, 0], [0, 4]] {
+            let rule = rule("1000/1s fixed");
+            let mut book = FallbackBudget::open(&rule, Timestamp(0));
+            assert!(book.spend(&rule, &[share_ppm(1)], ends, spent[0], &NONE));
+            assert!(book.spend(&rule, &[share_ppm(1)], next, spent[1], &NONE) || spent[1] == 0);
+            book.rebase(&rule, next, known);
+            let owed = if both { spent[0] + spent[1] } else { spent[1] };
+            assert_eq!(book.debt(&rule, known), owed, "{known:?} {spent:?}");
+        }
+    }
+}
+
 #[test]
 fn debt_is_what_open_windows_admitted() {
     let rule = rule("1000/1s fixed");

@@ -28,15 +28,15 @@ impl ConcurrentKey {
         }
         let is_idle = self.away.is_none() && self.idle_at < self.renew_at;
         let want = if is_idle { self.kept() } else { self.peak.max(self.kept()) };
-        if self.permits.used() > 0 || self.usable(now) > 0 {
+        if self.permits.used() > 0 || self.counted(now) > 0 {
             self.ask(cx, now, want);
         }
     }
 
-    /// When the store must be asked, if no call is under way. A key without permits in use needs nothing.
+    /// When the store must be asked, if no call is under way. A key that has no permits, and of which the store counts none, needs nothing.
     fn due(&self, now: Instant) -> Due {
         match self.away {
-            _ if self.permits.used() == 0 && self.usable(now) == 0 => Due::at(self.last_check + IDLE.1),
+            _ if self.permits.used() == 0 && self.counted(now) == 0 => Due::at(self.last_check + IDLE.1),
             Some(again) => Due::at(again),
             None => self.idle_at.min(self.renew_at),
         }
@@ -58,7 +58,7 @@ impl ConcurrentKey {
 
     /// Records which permits are unused, and returns when the key must be looked at next.
     pub(in crate::core) fn rest(&mut self, now: Instant) -> Due {
-        let spare = self.usable(now).saturating_sub(self.kept());
+        let spare = self.counted(now).saturating_sub(self.kept());
         if spare == 0 || self.flight.is_some() {
             self.idle_at = Due::NEVER;
         } else if self.idle_at.is_never() {
@@ -76,6 +76,6 @@ impl ConcurrentKey {
     }
 
     pub(in crate::core) fn is_done(&self, now: Instant) -> bool {
-        self.is_unused() && self.usable(now) == 0 && now >= self.last_check + IDLE.1
+        self.is_unused() && self.counted(now) == 0 && now >= self.last_check + IDLE.1
     }
 }
