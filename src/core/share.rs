@@ -370,9 +370,9 @@ impl FallbackBudget {
         paid
     }
 
-    /// The store's clock is now known: what was recorded by the estimate `guess` of it is moved to `known`. What a window admitted that was
-    /// over by the estimate is moved, too, where the store's goes on, or it would not be paid for.
-    pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
+    /// The store's clock is now known, to within `doubt`: what was recorded by the estimate `guess` of it is moved to `known`. What a window
+    /// admitted that was over by the estimate is moved, too, where the store's surely goes on, or it would not be paid for.
+    pub fn rebase(&mut self, rule: &Rule, [guess, known]: [Timestamp; 2], doubt: Micros) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
         (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
         self.unanswered = self.unanswered.map(shift);
@@ -380,10 +380,12 @@ impl FallbackBudget {
             budget.tat = budget.tat.and_then(|tat| shift(tat.time()).stored());
             let [guessed, window] = [guess, known].map(|now| now.0 / limit.period.0);
             let begun = shift(Timestamp(guessed * limit.period.0));
-            if begun.0 / limit.period.0 == window && begun.0 % limit.period.0 > 0 {
-                budget.join(guessed);
+            let is_sure = known.since(guess).max(guess.since(known)) > doubt;
+            let joins = is_sure && begun.0 / limit.period.0 == window && begun.0 % limit.period.0 > 0;
+            if joins && budget.window == guessed {
+                (budget.spent, budget.before) = (budget.spent + budget.before, 0);
             }
-            if budget.window == guessed {
+            if budget.window == guessed || joins && budget.window + 1 == guessed {
                 budget.window = window;
             }
         }
@@ -499,15 +501,6 @@ impl Budget {
         let begin = self.slice_of_loss(limit, since);
         let open = self.slice_at(limit, now).max(begin);
         (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + self.leased(own))
-    }
-
-    /// What was admitted in the window before that one, and is not paid, counts as admitted in it.
-    fn join(&mut self, window: u64) {
-        let (_, before) = self.unpaid(window);
-        if before > 0 {
-            let turned = if window == self.window { *self } else { self.turned(window) };
-            *self = Self { spent: turned.spent + before, before: 0, ..turned };
-        }
     }
 
     /// What all nodes were lent of a long window, plus what was admitted here, if no other node uses the key.

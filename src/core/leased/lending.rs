@@ -172,7 +172,8 @@ impl LeasedKey {
         let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
         let is_believed = self.view.narrow_clock(now, clock);
         if is_believed && !was_answered {
-            self.outage.correct_clock(self.view.rule(), guess, self.view.clock().latest(now));
+            let clocks = [guess, self.view.clock().latest(now)];
+            self.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
         }
         // The store lends all of this window to nodes that reach it, so the share has nothing of a window in which peers lent. The
         // loss counts as begun now: should peers not answer any more, the share is released from the next window on.

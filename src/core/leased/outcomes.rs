@@ -575,7 +575,8 @@ impl LeasedKey {
         self.view.note_clock(clock);
         self.holdings.note_clock(self.view.rule(), &clock);
         if !was_answered || before.is_set_back(&clock) {
-            self.outage.correct_clock(self.view.rule(), before.latest(now), self.view.clock().latest(now));
+            let clocks = [before.latest(now), self.view.clock().latest(now)];
+            self.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
         }
     }
 

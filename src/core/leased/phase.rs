@@ -337,10 +337,10 @@ impl Outage {
         }
     }
 
-    /// Replaces an estimate of the store's clock, which is now known.
-    pub(super) fn correct_clock(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
+    /// Replaces an estimate of the store's clock, which is now known to within `doubt`.
+    pub(super) fn correct_clock(&mut self, rule: &Rule, clocks: [Timestamp; 2], doubt: Micros) {
         if let Some(book) = self.book_mut() {
-            book.rebase(rule, guess, known);
+            book.rebase(rule, clocks, doubt);
         }
     }
 

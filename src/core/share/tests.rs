@@ -133,7 +133,7 @@ fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
     assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
     let debt = book.debt(&rule, guess + Micros(100_000));
     let known = Timestamp(3_000_000);
-    book.rebase(&rule, guess + Micros(100_000), known);
+    book.rebase(&rule, [guess + Micros(100_000), known], Micros::ZERO);
     assert_eq!(book.debt(&rule, known), debt);
     assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
 }
@@ -148,7 +148,7 @@ fn what_a_window_admitted_that_ended_by_a_wrong_clock_is_still_owed() {
             let mut book = FallbackBudget::open(&rule, Timestamp(0));
             assert!(book.spend(&rule, &[share_ppm(1)], ends, spent[0], &NONE));
             assert!(book.spend(&rule, &[share_ppm(1)], next, spent[1], &NONE) || spent[1] == 0);
-            book.rebase(&rule, next, known);
+            book.rebase(&rule, [next, known], Micros(30_000));
             let owed = if both { spent[0] + spent[1] } else { spent[1] };
             assert_eq!(book.debt(&rule, known), owed, "{known:?} {spent:?}");
         }
