@@ -22,7 +22,7 @@ end
 local closed, settled = 0, false
 --<close has, back, most
 if is_open then
-  if account_period == lent_period then
+  if is_now then
     lent_now = lent_now > account and lent_now - account or 0
   else
     lent_before = lent_before > account and lent_before - account or 0
@@ -49,7 +49,7 @@ elseif account > 0 and account_period > 0 and has + back > 0 then
       local tokens = lapsed < limit.burst and lapsed or limit.burst
       local fills_in = tokens * limit.whole
       if limit.part > 0 then fills_in = fills_in + scaled(tokens, limit.part, limit.count, limit.count - 1) end
-      if now < (account_period + 2) * PERIOD + fills_in then
+      if now < (account_period - account_period % units + 2 * units) * UNIT + fills_in then
         --=credit rest < lapsed and rest or lapsed
       end
     end

@@ -27,7 +27,8 @@
 --          e        epoch: never 0; another one than before = the store lost or reset the key
 --          z        "1" when the epoch was born by a reset
 --          c        census "cid nodes-now nodes-before nodes-before-seen-again"
---          o        gcra: tokens lent that nobody has accounted for "now before period"; missing while there are none
+--          o        gcra: tokens lent that nobody has accounted for "now before period"; missing while there are none. A period
+--                   of accounts has the number of its first two seconds, whatever its length
 --          n:NODE   a node's last calls and its account (name_in_keys of script.rs shortens its name), in one of three
 --                   forms, of which the third is read only:
 --                   cid, a colon, and in binary acquire-id, granted, other-id, lent (seven bytes each), period (four) and at1,
@@ -61,8 +62,9 @@ local MOST = 4294967295
 -- The deepest that a bucket may be: 71 years.
 local DEEPEST = 2 ^ 51
 local SECOND = 1000000
--- Under gcra a lease is accounted for within this period or the next, or counts as spent.
-local PERIOD = 2 * SECOND
+-- Under gcra a lease is accounted for within the period in which it was opened or the next, or counts as spent. Such a period has
+-- one to eight times these seconds, and no more than a sixth of the time in which the bucket fills (src/core/gcra.rs says why).
+local UNIT, LONGEST, DEPTH_PART = 2 * SECOND, 8, 6
 -- gcra: a node that is alone with a key is lent what comes within this time, too (acquire.lua).
 local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
@@ -92,7 +94,11 @@ if words ~= #keys + 2 or words < 3 or #node > 255 then return redis.error_reply(
 words = 3
 -->
 local has_gcra = false
+-- How many of them a period of accounts has. Where tokens are set aside for nodes that fall silent, no more than one: see silent.lua.
+--<several
+local units = LONGEST
 --<one
+local units = 1
 local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
 local limit_whole, limit_part, limit_depth, limit_coming
 --<alone
@@ -177,6 +183,13 @@ do
     if count > MOST or most * count > EXACT or most * period / count > DEEPEST then coming = 0 end
     if (burst + 2) * period / count > DEEPEST then return redis.error_reply(WRONG) end
     limit.whole, limit.part, limit.depth, limit.coming = whole, part, depth, coming
+--<several
+    local fit = depth / (DEPTH_PART * UNIT)
+    if fit < units then units = fit < 1 and 1 or fit - fit % 1 end
+--<plain
+    units = depth / (DEPTH_PART * UNIT)
+    units = units < 1 and 1 or units > LONGEST and LONGEST or units - units % 1
+-->
   end
 --<several
   limit.name = kind .. i
@@ -187,7 +200,9 @@ do
 end
 --<several
 local first = limits[1]
+if not has_gcra then units = 1 end
 -->
+local PERIOD = units * UNIT
 --<many
 -- All keys are asked for at the same moment.
 local clock = 0
@@ -440,28 +455,41 @@ local step = limit.prev / 4
 step = step < 1 and 1 or step - step % 1
 stepped = at - at % step + step
 -->
+-- Whether this node's account is among what is lent now, or was before: then what its record says of it still holds.
+local is_now, is_before = false, false
 if has_gcra then
-  -- What was not accounted for in two periods counts as spent, as of the end of the second.
-  local period = (now - now % PERIOD) / PERIOD
-  if lent_period < period then
-    local follows = lent_period + 1 == period
-    local lapsed, ended = lent_now, lent_period + 2
-    if lapsed > 0 or lent_before > 0 then
-      for i = 1, #limits do local limit = limits[i]
-        if limit.kind == 'g' then
-          --=spend lent_before, (lent_period + 1) * PERIOD
-          if not follows then
-            --=spend lapsed, ended * PERIOD
-          end
+  -- Under other limits, or by the scripts of an earlier build, periods of accounts may have another length, and begin within one of these.
+  -- What was lent in such a period counts as lent in the one in which that begins, under its own number, by which others go.
+  local unit = (now - now % UNIT) / UNIT
+  local period, found, passed = unit - unit % units, lent_period, 0
+  if not lent_is_stored or found > unit then
+    -- Nothing is lent, or a clock was set back: a period to come is none.
+    found, lent_period = period, period
+  elseif found < period then
+    passed, lent_period = period - found, period
+  end
+  if account_period > 0 then
+    is_now = account_period == found
+    is_before = account_period < found and account_period >= found - (found % units == 0 and units or 1)
+  end
+  if passed > 0 then
+    -- What was not accounted for in two periods counts as spent, as of the end of the second.
+    local follows = passed < 2 * units
+    local lapsed, ended = lent_now, found + units < period and found + units or period
+    for i = 1, #limits do local limit = limits[i]
+      if limit.kind == 'g' then
+        --=spend lent_before, ended * UNIT
+        if not follows then
+          --=spend lapsed, (found + 2 * units) * UNIT
         end
       end
     end
+    is_now, is_before = false, is_now and follows
     lent_now, lent_before = 0, follows and lapsed or 0
   end
-  lent_period = period
+  if account == 0 and account_period == lent_period and account_period > 0 then is_now = true end
 end
--- Whether what this node's record says of its account still holds.
-local is_open = account_period > 0 and (account_period == lent_period or account_period == lent_period - 1)
+local is_open = is_now or is_before
 
 -- The census as it is now, before this call is counted in it.
 local census_period = 60 * SECOND

@@ -193,7 +193,7 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + w
   -- are, their census periods have the length `longest`.
   local far, longest = 16, 60 * SECOND
   local near = longest + CALL_LIFE
-  local period_now, longest_now = (now - now % PERIOD) / PERIOD, (now - now % longest) / longest
+  local unit_now, longest_now = (now - now % UNIT) / UNIT, (now - now % longest) / longest
   local some, stale = {}, {}
   for i = 1, math.min(#records, 500) do
     some[i] = records[(census_id * 500 + i) % #records + 1]
@@ -223,7 +223,7 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + w
         if more > 0 and ago >= 0 and ago <= accounts + more then
           is_recent = true
         elseif period > 0 then
-          is_recent = math.abs(period_now - period) <= 1
+          is_recent = math.abs(unit_now - period) < 2 * LONGEST
         elseif ago < 0 or ago > far then
           is_recent = math.abs(longest_now - asked) <= 1 + more
           for _, at in ipairs(ats) do is_recent = is_recent or at > 0 and math.abs(now - at) <= near end

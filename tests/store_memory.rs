@@ -167,15 +167,58 @@ fn key_lasts_as_long_as_a_node_holds_some_of_its_bucket() {
     }
 }
 
+/// A node has what it was lent for one to two periods, of a sixth of the time in which the bucket fills: of several buckets, the one that
+/// fills soonest.
+#[test]
+fn what_is_lent_of_a_bucket_that_fills_slowly_is_its_nodes_for_longer() {
+    for (limits, period) in [
+        (&["60/1s burst 60"][..], 2),
+        (&["60/1s burst 1439"], 2),
+        (&["60/1m"], 10),
+        (&["600/1h"], 16),
+        (&["600/1h", "60/30s", "60/1d fixed"], 4),
+    ] {
+        let mut bench = Bench::new(limits);
+        bench.now = Timestamp(1_800_000_000_000_000);
+        let Op::Acquire(order) = acquire(1) else { unreachable!("it is one") };
+        bench.ask(1, "a", 1, Op::Acquire(Acquire { want: 4, ..order })).expect("room");
+        let mut held_at = |seconds: u64| {
+            bench.now = Timestamp(1_800_000_000_000_000 + seconds * SECOND.0 - 1);
+            bench.ask(1, "b", 0, Op::Peek).expect("a look").counters[0].used
+        };
+        assert_eq!([held_at(2 * period), held_at(2 * period + 1)], [3, 0], "{limits:?}");
+    }
+}
+
+/// Limits change from buckets whose accounts last for twenty seconds at most to others that know four, and back. What a node says that it
+/// holds is set aside once, whoever has taken it for lapsed.
+#[test]
+fn what_lapses_sooner_under_other_limits_is_set_aside_anew_when_its_node_says_that_it_has_it() {
+    let mut bench = Bench::new(&["60/1m"]);
+    bench.now = Timestamp(1_800_000_000_000_000);
+    let slow = bench.rule.clone();
+    let quick = Bench::new(&["60/1s burst 60"]).rule;
+    let Op::Acquire(order) = acquire(1) else { unreachable!("it is one") };
+    bench.ask(1, "a", 1, Op::Acquire(Acquire { want: 4, ..order })).expect("room");
+    bench.now = bench.now + Micros(5 * SECOND.0);
+    bench.rule = quick;
+    let seen = bench.ask(1, "b", 2, acquire(1)).expect("room");
+    assert_eq!(seen.counters[0].used, 0, "charged");
+    bench.rule = slow;
+    bench.now = bench.now + SECOND;
+    let kept = bench.ask(1, "a", 3, Op::Acquire(Acquire { need: 0, want: 0, held: 3, ..order })).expect("room");
+    assert_eq!(kept.counters[0].used, 3, "of what it was lent none is spent");
+}
+
 #[test]
 fn what_a_node_keeps_of_an_account_that_was_over_is_set_aside() {
     let mut bench = Bench::new(&["10/1h burst 8"]);
     let Op::Acquire(order) = acquire(1) else { unreachable!("it is one") };
     let lent = bench.ask(1, "a", 1, Op::Acquire(Acquire { want: 3, ..order })).expect("room");
     assert_eq!((lent.granted, lent.counters[0].used), (3, 2));
-    // Nobody has accounted for them in two periods of two seconds: they count as spent, until the node says that it has
+    // Nobody has accounted for them in two periods of sixteen seconds: they count as spent, until the node says that it has
     // spent none, and hands one of them back.
-    bench.pass(Micros(9 * SECOND.0));
+    bench.pass(Micros(49 * SECOND.0));
     let (epoch, voids) = (lent.epoch, Voided::default());
     let back = Op::Return { amount: 1, epoch, held: 1, voids, ages: JUST_NOW, windows: OPEN };
     let after = bench.ask(1, "a", 2, back).expect("room").counters[0];

@@ -32,35 +32,42 @@ pub struct Tuner {
 }
 
 /// How often, of late, a check has come so soon after the one before that a token which is kept for it of a bucket is still
-/// there, in 256ths.
+/// there.
 #[derive(Clone, Copy, Debug)]
-struct Follows(u8);
+struct Follows {
+    /// In 256ths.
+    often: u8,
+    /// It is kept for so many of [`gcra::UNIT`].
+    units: u8,
+}
 
 impl Default for Follows {
     /// One check that follows another makes it usual.
     fn default() -> Self {
-        Self(USUAL - 1)
+        Self { often: USUAL - 1, units: 1 }
     }
 }
 
 impl Follows {
+    /// Of an account that was opened at the end of a period, only the next one is left; of one that is open for as long as two units, all of
+    /// the first. So the longer its periods, the nearer to half of one a check has to be to count as one that follows.
     fn note(&mut self, pause: Micros) {
-        let Self(often) = self;
-        *often = if pause < gcra::PERIOD {
-            *often + (u8::MAX - *often) / LATEST_PART
+        self.often = if pause.0 < (u64::from(self.units) + 1) * gcra::UNIT.0 / 2 {
+            self.often + (u8::MAX - self.often) / LATEST_PART
         } else {
-            *often - *often / LATEST_PART
+            self.often - self.often / LATEST_PART
         };
     }
 
     fn is_usual(self) -> bool {
-        self.0 >= USUAL
+        self.often >= USUAL
     }
 }
 
 /// From so many 256ths on, a check usually follows another: then tokens of a bucket are leased for those that may come. What is
-/// left of them goes back by a call, so where fewer checks follow, they would cost more calls than they save. With 136, seldom-buckets
-/// costs 1,117 calls per 1000 checks instead of 1,065; but one node that sees each of its buckets every 1.7 s makes 865 instead of 894.
+/// left of them goes back by a call, so where fewer checks follow, they would cost more calls than they save. With 136, and periods of
+/// accounts of two seconds, seldom-buckets cost 1,117 calls per 1000 checks instead of 1,065; but one node that sees each of its buckets
+/// every 1.7 s made 865 instead of 894.
 const USUAL: u8 = 160;
 
 /// The latest check counts for such a part of how often one follows another. So a pause after many checks in a row changes little,
@@ -150,8 +157,11 @@ pub struct Bounds {
     pub nodes: u64,
     /// What is left over when the window ends lapses, and costs no call.
     pub lapses: bool,
-    /// What is left over goes back after some seconds, by a call: it is of a bucket.
-    pub goes_back: bool,
+    /// What is left over of a bucket goes back by a call when its account closes: how many of [`gcra::UNIT`] a period of accounts has; 0
+    /// where there is no account.
+    pub account_units: u64,
+    /// At most so many tokens, beside those that waiters need, are for a few checks that may come for which there is plenty.
+    pub few: u64,
 }
 
 impl Bounds {
@@ -208,13 +218,14 @@ impl Tuner {
         let parts = (u128::from(CHANCE_PART) * u128::from(self.demand)).saturating_sub(by_chance.into());
         self.rate = clamp(parts * u128::from(BILLION / CHANCE_PART) / u128::from(elapsed));
         self.sure = checks >= FEW;
-        let slow = if bounds.goes_back {
+        let slow = if bounds.account_units > 0 {
+            self.follows.units = u8::try_from(bounds.account_units).unwrap_or(u8::MAX);
             !self.follows.is_usual()
         } else {
             self.is_slow(Micros(bounds.window.0.saturating_mul(SELDOM_WINDOWS)))
         };
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
-        let few = if bounds.for_all() { u64::MAX } else { self.few() };
+        let few = if bounds.for_all() { u64::MAX } else { self.few().min(bounds.few.saturating_add(bounds.need)) };
         let spare =
             if bounds.for_all() && bounds.lapses && bounds.plenty { self.reserve(rest, bounds.nodes) } else { 0 };
         let small = rest.saturating_add(bounds.need).saturating_add(spare).min(if bounds.plenty { few } else { 0 });
@@ -336,7 +347,8 @@ mod tests {
             plenty: false,
             nodes: 1,
             lapses: true,
-            goes_back: false,
+            account_units: 0,
+            few: u64::MAX,
         }
     }
 
@@ -373,7 +385,7 @@ mod tests {
     /// Checks at these moments, in milliseconds, each of which leases: what the last of them asks for of a bucket.
     fn of_a_bucket(checks: &[u64]) -> u64 {
         let (mut tuner, mut last) = (Tuner::default(), None);
-        let bucket = Bounds { plenty: true, goes_back: true, interval: gcra::PERIOD, ..bounds(1, 100) };
+        let bucket = Bounds { plenty: true, account_units: 1, interval: gcra::UNIT, ..bounds(1, 100) };
         let asked = checks.iter().map(|at| {
             let now = Instant(at * 1_000);
             if let Some(last) = last.replace(now) {

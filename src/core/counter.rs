@@ -183,7 +183,8 @@ impl Counter {
             }
             // So much is lent that some of it must be returned or spent first.
             Algorithm::Gcra => {
-                let spent = (now + gcra::LEASE_LIFE).max(self.at) + gcra::cost(limit, self.used.min(limit.burst));
+                let spent = (now + gcra::lease_life(gcra::units(std::slice::from_ref(limit)))).max(self.at)
+                    + gcra::cost(limit, self.used.min(limit.burst));
                 gcra::wait(limit, spent, now, tokens)
             }
             Algorithm::Sliding => window::wait_sliding(self, limit, now, tokens),
@@ -461,7 +462,7 @@ mod tests {
         let limit = limit("10/1s");
         let counter = Counter { used: 8, prev: 0, at: Timestamp(0) };
         assert_eq!(counter.wait(&limit, NOW, 2), Some(NONE));
-        assert_eq!(counter.wait(&limit, NOW, 3), Some(gcra::LEASE_LIFE + Micros(100_000)));
+        assert_eq!(counter.wait(&limit, NOW, 3), Some(gcra::lease_life(1) + Micros(100_000)));
         assert_eq!(counter.wait(&limit, NOW, 11), None);
     }
 

@@ -5,7 +5,7 @@
 //! of what nodes without the store admit and of what others are lent stays within the limit is said in
 //! `docs/decisions/0013-entitlements.md`.
 
-use super::gcra::PERIOD;
+use super::gcra::UNIT;
 use super::limit::Limit;
 use super::time::{Micros, Timestamp};
 
@@ -62,13 +62,13 @@ pub const fn most(limit: &Limit) -> u64 {
 /// part. When that period is over, all that was not renewed has been charged, so that the room is there.
 #[must_use]
 pub const fn fills_from(executed: Timestamp) -> Timestamp {
-    Timestamp((executed.0 / PERIOD.0 + SILENT_AFTER + 1) * PERIOD.0)
+    Timestamp((executed.0 / UNIT.0 + SILENT_AFTER + 1) * UNIT.0)
 }
 
 /// From when on a node counts as silent whose share of a bucket begins to fill at that time: a period of accounts before it.
 #[must_use]
 pub const fn silent_from(fills: Timestamp) -> Timestamp {
-    Timestamp(fills.0.saturating_sub(PERIOD.0))
+    Timestamp(fills.0.saturating_sub(UNIT.0))
 }
 
 /// When the fixed or sliding window that is open at that time ends. Of a fixed one that is its `Counter::at`.

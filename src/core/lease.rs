@@ -155,7 +155,8 @@ impl Lease {
         }
         let clock = StoreClock::new(sent, arrived, store);
         let executed = store - arrived.since(sent).rounded_late();
-        let end = Timestamp((executed.0 / gcra::PERIOD.0 + gcra::PERIODS) * gcra::PERIOD.0);
+        let period = rule.account_period().0;
+        let end = Timestamp((executed.0 / period + gcra::PERIODS) * period);
         self.until = Due::at(early(clock.before(end), sent));
     }
 

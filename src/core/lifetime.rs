@@ -38,10 +38,12 @@ pub fn span(limit: &Limit) -> Micros {
 /// That follows from what is stored, and not from the time of the call, unless tokens of a bucket are lent: so a call that
 /// changes little need not write it.
 #[must_use]
-pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Timestamp {
+pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp, units: u64) -> Timestamp {
     let census = census_period(limits);
     let each = limits.iter().zip(counters).map(|(limit, counter)| match limit.algorithm {
-        Algorithm::Gcra if counter.used > 0 => counter.at.max(now) + span(limit) + span(limit) + gcra::LEASE_LIFE,
+        Algorithm::Gcra if counter.used > 0 => {
+            counter.at.max(now) + span(limit) + span(limit) + gcra::lease_life(units)
+        }
         Algorithm::Gcra => full_in_steps(counter.prev, counter.at) + span(limit),
         Algorithm::Sliding => counter.at + limit.period + limit.period + limit.period,
         _ if counter.is_unopened() => now + limit.period + limit.period,
@@ -116,8 +118,8 @@ mod tests {
         let limits = [Limit::parse("5/10s fixed").expect("a limit"), Limit::parse("1/1s fixed").expect("a limit")];
         let at = |end| Counter { used: 1, prev: 0, at: Timestamp(end) };
         let ends = [at(20_000_000), at(12_000_000)];
-        assert_eq!(expires_at(&limits, &ends, Timestamp(11_500_000)), Timestamp(30_001_000));
-        let of_second = |now| expires_at(&limits[1..], &ends[1..], Timestamp(now));
+        assert_eq!(expires_at(&limits, &ends, Timestamp(11_500_000), 1), Timestamp(30_001_000));
+        let of_second = |now| expires_at(&limits[1..], &ends[1..], Timestamp(now), 1);
         assert_eq!(of_second(11_500_000), Timestamp(13_001_000), "or as long as it is known who asked");
         assert_eq!(of_second(11_999_000), of_second(11_000_000), "whenever in that time it was asked for");
     }
@@ -126,7 +128,7 @@ mod tests {
     fn a_bucket_is_kept_by_quarters_of_its_depth() {
         let limit = Limit::parse("10/100s").expect("a limit");
         let at = |seconds: u64| Counter { used: 0, prev: 100_000_000, at: Timestamp(seconds * 1_000_000) };
-        let kept = |seconds| expires_at(&[limit], &[at(seconds)], Timestamp(1_000_000)).0 / 1_000_000;
+        let kept = |seconds| expires_at(&[limit], &[at(seconds)], Timestamp(1_000_000), 1).0 / 1_000_000;
         assert_eq!((kept(225), kept(249), kept(250)), (350, 350, 375));
         assert!(lasts_as_before(&limit, &at(225), &at(249)) && !lasts_as_before(&limit, &at(225), &at(250)));
         let deeper = Counter { prev: 200_000_000, ..at(225) };
@@ -141,7 +143,7 @@ mod tests {
             let (limit, now) = (Limit::parse(text).expect(text), Timestamp(1_000_000_000));
             let mut counter = Counter::default().rolled(&limit, now);
             counter.debit(&limit, now, 1);
-            let end = expires_at(&[limit], &[counter], now);
+            let end = expires_at(&[limit], &[counter], now, 1);
             assert!(is_kept(&limit, &counter, end), "{text}");
             assert!(
                 !is_kept(&limit, &Counter { at: counter.at + limit.period + limit.period, ..counter }, end),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::decision::{Decision, Reason, Source, Verdict};
+use super::gcra;
 use super::key::Digest;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::time::{Micros, Timestamp};
@@ -81,6 +82,19 @@ impl Rule {
     #[must_use]
     pub fn has_share(&self) -> bool {
         matches!(self.on_store_loss, OnStoreLoss::Share | OnStoreLoss::Entitled)
+    }
+
+    /// How many of [`gcra::UNIT`] a period of accounts has. A node that has not called for one counts as silent where something is set
+    /// aside for it, so there it is as short as it may be.
+    #[must_use]
+    pub fn account_units(&self) -> u64 {
+        if self.is_entitled_bucket() { 1 } else { gcra::units(&self.limits) }
+    }
+
+    /// How often what is held of a bucket must be accounted for.
+    #[must_use]
+    pub fn account_period(&self) -> Micros {
+        Micros(self.account_units() * gcra::UNIT.0)
     }
 
     /// The rule of an anonymous policy with these limits.

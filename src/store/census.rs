@@ -63,8 +63,13 @@ pub(super) struct Lent {
     now: u64,
     /// Those that nodes reported in the period before.
     before: u64,
-    /// The number of this period.
+    /// The number of this period: that of its first unit.
     period: u64,
+    /// How many units a period has; 0 while nothing was rolled, where no limit is a bucket.
+    units: u64,
+    /// The number that was found with what is lent, and how many periods were over by then.
+    found: u64,
+    over: u64,
 }
 
 /// All that is remembered of the nodes that ask for one key.
@@ -98,7 +103,7 @@ impl Census {
 
 impl Lent {
     pub(super) fn of([now, before, period]: [u64; 3]) -> Self {
-        Self { now, before, period }
+        Self { now, before, period, ..Self::default() }
     }
 
     /// Zeros while nothing is lent: then no period matters, and the scripts may have stored none.
@@ -130,7 +135,7 @@ impl Record {
     fn may_be_of(&self, now: Timestamp, is_far: bool) -> bool {
         // Those of accounts are the same for all buckets.
         if self.period > 0 {
-            return (now.0 / gcra::PERIOD.0).abs_diff(self.period) <= 1;
+            return (now.0 / gcra::UNIT.0).abs_diff(self.period) < gcra::PERIODS * gcra::LONGEST;
         }
         // Under windows that all are longer, census periods are as long as they may be.
         let is_of_long_windows = (now.0 / CENSUS.1.0).abs_diff(self.cid) <= 1 + self.kept_longer();
@@ -189,20 +194,32 @@ impl Census {
 }
 
 impl Lent {
-    /// The account as it is at `now`. Tokens that were not accounted for during two whole periods count as spent at
-    /// the end of the second, and are passed to `spent`.
-    pub(super) fn rolled(self, now: Timestamp, mut spent: impl FnMut(u64, Timestamp)) -> Self {
-        let period = now.0 / gcra::PERIOD.0;
-        if self.period >= period {
-            return Self { period, ..self };
+    /// The account as it is at `now`. Tokens that were not accounted for during two whole periods of so many units count as spent at
+    /// the end of the second, and are passed to `spent`. Under other limits, or by the scripts of an earlier build, periods may have another
+    /// length, and begin within one of these. What was lent in such a period counts as lent in the one in which that begins, under its own
+    /// number, by which others go.
+    pub(super) fn rolled(self, now: Timestamp, units: u64, mut spent: impl FnMut(u64, Timestamp)) -> Self {
+        let unit = now.0 / gcra::UNIT.0;
+        let (period, found) = (unit / units * units, self.period);
+        if self.total() == 0 || found > unit {
+            // Nothing is lent, or a clock was set back: a period to come is none.
+            return Self { period, units, found: period, over: 0, ..self };
         }
-        let end = |period: u64| Timestamp(period * gcra::PERIOD.0);
-        spent(self.before, end(self.period + 1));
-        if self.period + 1 == period {
-            return Self { now: 0, before: self.now, period };
+        if found >= period {
+            return Self { units, found, over: 0, ..self };
         }
-        spent(self.now, end(self.period + 2));
-        Self { now: 0, before: 0, period }
+        let end = |period: u64| Timestamp(period * gcra::UNIT.0);
+        spent(self.before, end(period.min(found + units)));
+        let over = (period - found) / (2 * units) + 1;
+        if over > 1 {
+            spent(self.now, end(found + 2 * units));
+        }
+        Self { now: 0, before: if over > 1 { 0 } else { self.now }, period, units, found, over }
+    }
+
+    /// How many units a period has.
+    pub(super) fn units(&self) -> u64 {
+        self.units.max(1)
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -233,15 +250,22 @@ impl Lent {
 
     /// Whether the tokens of this record are still counted in `now` or `before`.
     pub(super) fn is_open(&self, record: &Record) -> bool {
-        record.period != 0 && (record.period == self.period || record.period + 1 == self.period)
+        self.periods_ago(record).is_some()
+    }
+
+    /// In which of the two they are: 0 for `now`, 1 for `before`.
+    fn periods_ago(&self, record: &Record) -> Option<u64> {
+        let is_own = self.found.is_multiple_of(self.units());
+        let last = if is_own { self.units() } else { 1 };
+        let ago = self.found.checked_sub(record.period).map(|ago| ago.div_ceil(last) + self.over);
+        let is_new = record.lent == 0 && record.period == self.period;
+        ago.filter(|ago| *ago <= 1).or(is_new.then_some(0)).filter(|_| record.period > 0)
     }
 
     /// Closes a node's account, and returns what it was lent and had not accounted for.
     pub(super) fn close(&mut self, record: &Record) -> u64 {
-        if !self.is_open(record) {
-            return 0;
-        }
-        let place = if record.period == self.period { &mut self.now } else { &mut self.before };
+        let Some(ago) = self.periods_ago(record) else { return 0 };
+        let place = if ago == 0 { &mut self.now } else { &mut self.before };
         *place = place.saturating_sub(record.lent);
         record.lent
     }
@@ -256,9 +280,9 @@ impl Lent {
 
 /// After so many census periods a node that has not asked has no open account, and of a record that tells of a return, a refund or a
 /// reset how many more than [`Record::kept_longer`] it is kept.
-fn kept_for(limits: &[Limit]) -> (u64, u64) {
+fn kept_for(limits: &[Limit], units: u64) -> (u64, u64) {
     let has_accounts = limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-    let accounts = gcra::LEASE_LIFE.0.div_ceil(census_period(limits).0);
+    let accounts = gcra::lease_life(units).0.div_ceil(census_period(limits).0);
     (if has_accounts { accounts } else { 1 }, accounts)
 }
 
@@ -298,7 +322,7 @@ impl Nodes {
         let record = self.entry(node);
         *record = Record { cid: census.cid, other: record.other, ..said };
         if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
-            let (kept, accounts) = kept_for(limits);
+            let (kept, accounts) = kept_for(limits, lent.units());
             let recent = |record: &Record| match (census.cid.checked_sub(record.cid), record.kept_longer()) {
                 (Some(periods), _) if periods <= kept => true,
                 (Some(periods), longer) if longer > 0 && periods <= accounts + longer => true,

@@ -13,7 +13,7 @@ use super::script::WIDTH;
 use super::silent::Silent;
 use crate::core::call::Counter;
 use crate::core::entitled::window_end;
-use crate::core::gcra::PERIOD;
+use crate::core::gcra::UNIT;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
@@ -87,7 +87,7 @@ impl Excerpt {
     pub fn counted(&self, limit: &Limit, now: Timestamp, told: Counter) -> Counter {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
         let aside = match limit.algorithm {
-            Algorithm::Gcra => Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0)).shown(),
+            Algorithm::Gcra => Silent::new(sums, part, limit, now, now.0 / UNIT.0, (Timestamp::default(), 0)).shown(),
             _ => {
                 let end = window_end(limit, now);
                 let at = if limit.algorithm == Algorithm::Sliding { end - limit.period } else { end };
@@ -104,7 +104,7 @@ impl Excerpt {
     #[must_use]
     pub fn silence(&self, limit: &Limit, now: Timestamp) -> (Micros, u64, bool) {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
-        let silent = Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::default(), 0));
+        let silent = Silent::new(sums, part, limit, now, now.0 / UNIT.0, (Timestamp::default(), 0));
         let (charge, tokens) = silent.due();
         (charge, tokens, silent.is_late(now))
     }

@@ -16,6 +16,7 @@ use super::slots::Slots;
 use super::turns::Secret;
 use super::view::{Standing, View};
 use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Windows};
+use crate::core::gcra;
 use crate::core::key::Digest;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -156,7 +157,7 @@ impl MemoryStore {
             counter.debit(limit, now, tokens);
             cell.set(counter);
             if !lifetime::is_kept(limit, &counter, cell.expires()) {
-                cell.live_until(lifetime::expires_at(limits, &[counter], now));
+                cell.live_until(lifetime::expires_at(limits, &[counter], now, gcra::units(limits)));
             }
         }
         Some(Spent { lent, counter, epoch: cell.epoch() })
@@ -193,7 +194,8 @@ impl MemoryStore {
         let silent = None;
         let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters, aside, silent };
         if view.has_gcra() {
-            view.lent = lent.rolled(now, |tokens, end| view.spend(tokens, end));
+            let units = if call.sets_aside() { 1 } else { gcra::units(limits) };
+            view.lent = lent.rolled(now, units, |tokens, end| view.spend(tokens, end));
             if call.sets_aside() {
                 let charged = (view.counters[0].at, view.lent.total());
                 view.silent = Some(Silent::new(sums, part, &limits[0], now, view.lent.period(), charged));

@@ -135,7 +135,8 @@ impl View<'_> {
         if record.lent == 0 || record.period == 0 || rest == 0 {
             return false;
         }
-        let charged_at = Timestamp((record.period + 2) * gcra::PERIOD.0);
+        let (units, began) = (self.lent.units(), record.period - record.period % self.lent.units());
+        let charged_at = Timestamp((began + gcra::PERIODS * units) * gcra::UNIT.0);
         for (limit, counter) in self.limits.iter().zip(&mut self.counters) {
             let leaks_until = charged_at + gcra::cost(limit, record.lent.min(limit.burst));
             if limit.algorithm == Algorithm::Gcra && self.now < leaks_until {
@@ -256,7 +257,7 @@ impl View<'_> {
         let Some(silent) = &mut self.silent else { return *ask };
         let ages = if silent.is_late(self.now) { JUST_NOW } else { ask.ages };
         let frees = ask.claim.unwrap_or_default().frees;
-        let (charge, lapsed) = silent.charge(self.now, frees, gcra::LEASE_LIFE);
+        let (charge, lapsed) = silent.charge(self.now, frees, gcra::lease_life(1));
         let (limit, counter) = (&self.limits[0], &mut self.counters[0]);
         if charge > Micros::ZERO && !counter.is_unopened() {
             counter.at = counter.at + charge;
@@ -367,7 +368,7 @@ impl View<'_> {
 
     /// When the store drops the key after this call, unless another one comes.
     pub(super) fn expires_at(&self) -> Timestamp {
-        self.or_as_aside(lifetime::expires_at(self.limits, &self.shown(), self.now))
+        self.or_as_aside(lifetime::expires_at(self.limits, &self.shown(), self.now, self.lent.units()))
     }
 
     /// The later of a time, and of that until which the key is kept because nodes may live on what is set aside for them: it has to

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::gcra::{AHEAD, PERIOD};
+use rationd::core::gcra::{AHEAD, lease_life};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
@@ -58,6 +58,10 @@ static SILENT: Exemption = Exemption::new(
     "what a bucket is charged for nodes that may live on their parts of it",
     "They may have spent that without the store: their part of the rate for as long as they were silent.",
 );
+static MIXED: Exemption = Exemption::new(
+    "too much charged of a bucket of which a node of the build before asks, for the two lives of an account after that",
+    "Its scripts take accounts that last for more than four seconds for lapsed when those are over: what this build's node has spent since is then charged twice.",
+);
 static ALONE: Exemption =
     Exemption::new("a node that is alone with a key", "It is lent what trickles in within half a second.");
 
@@ -66,7 +70,9 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["conservation", "bound"],
     proves: "What was lent of a bucket is set aside or charged, once, and falls by what a call took back, no more and no less; what is lent fits into it; no node spends of an account that is closed.",
     judges: "Buckets, several limits.",
-    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &OWES, &FULL, &LATER, &LAPSED, &OVERTAKEN, &ALONE, &SILENT],
+    exemptions: &[
+        &PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &OWES, &FULL, &LATER, &LAPSED, &OVERTAKEN, &ALONE, &SILENT, &MIXED,
+    ],
     mutant: Some("set-aside-lent-again"),
 };
 
@@ -142,6 +148,8 @@ pub(super) struct Bucket {
     shown: BTreeMap<(u32, usize), Shown>,
     /// By key: when something was set aside last, by whatever server.
     opened: Map<u32, u64>,
+    /// By key: until when, by the store's clock, accounts may be such as scripts of the build before have taken for lapsed.
+    mixed: Map<u32, u64>,
     /// When the store closes what it last opened, on its clock.
     open: Map<(Life, u32), u64>,
     /// By key and node.
@@ -159,8 +167,8 @@ impl Shown {
     }
 
     /// By then all of it has leaked, whenever it is charged.
-    fn is_over(&self, now: u64) -> bool {
-        let last = if self.aside > 0 { closes(self.opened).max(self.tat) } else { self.tat };
+    fn is_over(&self, now: u64, rule: &Rule) -> bool {
+        let last = if self.aside > 0 { closes(self.opened, rule).max(self.tat) } else { self.tat };
         let more = i128::from(last - self.tat) * i128::from(self.limit.count);
         self.sum() + more <= i128::from(now) * i128::from(self.limit.count)
     }
@@ -172,8 +180,9 @@ impl Shown {
         let (count, period) = (i128::from(self.limit.count), i128::from(self.limit.period.0));
         let now = grant.now.0;
         // What nodes had when their accounts lapsed was charged then.
-        let lapsed = if self.aside > 0 && now / PERIOD.0 > self.now / PERIOD.0 { now / PERIOD.0 * PERIOD.0 } else { 0 };
-        let is_over = account.at == 0 || now >= closes(account.at);
+        let lasts = call.rule.account_period().0;
+        let lapsed = if self.aside > 0 && now / lasts > self.now / lasts { now / lasts * lasts } else { 0 };
+        let is_over = account.at == 0 || now >= closes(account.at, &call.rule);
         let (mut latest, mut tokens) = (lapsed, change(call, grant, acts));
         // What comes back into a full bucket.
         let mut back = 0;
@@ -210,8 +219,9 @@ impl Shown {
 }
 
 /// When an account of then is closed.
-fn closes(now: u64) -> u64 {
-    (now / PERIOD.0 + 2) * PERIOD.0
+fn closes(now: u64, rule: &Rule) -> u64 {
+    let period = rule.account_period().0;
+    (now / period + 2) * period
 }
 
 impl Account {
@@ -265,6 +275,7 @@ impl Bucket {
             lives: Lives::default(),
             shown: BTreeMap::new(),
             opened: Map::default(),
+            mixed: Map::default(),
             open: Map::default(),
             lent: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -294,6 +305,10 @@ impl Bucket {
         let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
         let is_unknown = self.midway && self.lent.get(&(key, node)).is_none_or(|accounts| accounts.now[0].order == 0);
         let freed = self.freed(node, key, call, grant, false);
+        let units = call.rule.account_units();
+        if ran.is_earlier && units > 1 {
+            self.mixed.insert(key, grant.now.0 + 2 * lease_life(units).0);
+        }
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {
                 continue;
@@ -316,7 +331,7 @@ impl Bucket {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
             }
             let is_known = call.op != Op::Reset && !LEAPS.when(is_unknown);
-            let Some(before) = before.filter(|before| is_known && !before.is_over(now)) else { continue };
+            let Some(before) = before.filter(|before| is_known && !before.is_over(now, &call.rule)) else { continue };
             let least = before.sum() + (change(call, grant, acts) - i128::from(freed)) * i128::from(limit.period.0);
             // A full bucket holds no more, and loses what is put on top.
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
@@ -330,7 +345,8 @@ impl Bucket {
             let most = before.most(index, &late(limit, call, grant, ran), grant, &account, acts);
             let most = most + silence(limit, call, grant, ran);
             let owed_all = before.tat >= before.now + limit.depth().0;
-            if after.sum() > most && !OWES.when(owed_all) {
+            let is_mixed = self.mixed.get(&key).is_some_and(|until| now < *until);
+            if after.sum() > most && !OWES.when(owed_all) && !MIXED.when(is_mixed) {
                 let much = (after.sum() - most) / i128::from(limit.period.0) + 1;
                 self.found.add("conservation", moment, || {
                     format!(
@@ -360,7 +376,7 @@ impl Bucket {
     fn account(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) && has_bucket(&call.rule) {
             let open = self.open.entry((life, key)).or_default();
-            *open = (*open).max(closes(grant.now.0));
+            *open = (*open).max(closes(grant.now.0, &call.rule));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Verdict};
-use rationd::core::gcra::LEASE_LIFE;
+use rationd::core::gcra::lease_life;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
@@ -351,7 +351,8 @@ impl Early {
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-        let kept = longest + if is_bucket { LEASE_LIFE.0 } else { 0 };
+        let account = lease_life(rule.account_units()).0;
+        let kept = longest + if is_bucket { account } else { 0 };
         while asked.front().is_some_and(|asked| asked.at + kept < moment.at) {
             asked.pop_front();
         }
@@ -372,7 +373,7 @@ impl Early {
             }
         }
         // What was lent to all nodes that were asked while an account lasts.
-        let of_accounts = asked.iter().rev().take_while(|asked| asked.at + LEASE_LIFE.0 >= from);
+        let of_accounts = asked.iter().rev().take_while(|asked| asked.at + account >= from);
         let cost: u64 = of_accounts.clone().map(|asked| asked.cost).sum();
         let nodes: BTreeSet<u32> = of_accounts.map(|asked| asked.node).collect();
         let is_lent = cost * 100 >= most * PART_OF_SEVERAL && nodes.len() > NODES;
@@ -432,7 +433,7 @@ impl Observer for Early {
         let limit = aligned(rule);
         // Accounts of nodes that are gone hold a part of a bucket.
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-        let lasts = counts + if is_bucket { LEASE_LIFE.0 } else { 0 };
+        let lasts = counts + if is_bucket { lease_life(rule.account_units()).0 } else { 0 };
         // A window that begins once all has healed is as good as any.
         let begun = limit.map_or(lasts, |limit| limit.period.0.saturating_sub(decision.reset_after.0));
         let is_spoilt = self.is_spoilt(moment, request.key, counts);
@@ -585,10 +586,10 @@ mod tests {
     fn a_bucket_that_clients_wander_through_is_judged_by_what_was_asked_for_while_accounts_last() {
         let (most, counts) = (20 * SECOND, 3 * SECOND / 2);
         for (limit, others, ago, seen) in [
-            ("100/1s burst 100", 4, counts + LEASE_LIFE.0, 0),
-            ("100/1s burst 100", 4, counts + LEASE_LIFE.0 + 1, 1),
-            ("100/1s burst 100", 3, counts + LEASE_LIFE.0, 1),
-            ("100/1s fixed from-first", 4, counts + LEASE_LIFE.0, 1),
+            ("100/1s burst 100", 4, counts + lease_life(1).0, 0),
+            ("100/1s burst 100", 4, counts + lease_life(1).0 + 1, 1),
+            ("100/1s burst 100", 3, counts + lease_life(1).0, 1),
+            ("100/1s fixed from-first", 4, counts + lease_life(1).0, 1),
         ] {
             let mut history = History::new(limit);
             let mut checker = Early::new(&history.setting());

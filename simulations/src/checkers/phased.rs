@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use rationd::core::call::Call;
-use rationd::core::gcra::LEASE_LIFE;
+use rationd::core::gcra::{lease_life, units};
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::SAME;
@@ -42,17 +42,19 @@ pub(super) struct Pushes {
     pushes: Vec<(u64, u64)>,
     /// The longest that a limit of it remembers, before or after.
     longest: u64,
-    /// Some of them is a bucket.
-    buckets: bool,
+    /// How long an account of a bucket among them lives at most; 0 where none is.
+    accounts: u64,
 }
 
 impl Pushes {
     pub(super) fn new(plan: &Plan, policy: usize) -> Self {
-        let (mut pushes, mut longest, mut buckets) = (Vec::new(), 0, false);
+        let (mut pushes, mut longest, mut accounts) = (Vec::new(), 0, 0);
         let mut measure = |limits: &[String]| {
             for limit in limits.iter().filter_map(|text| Limit::parse(text).ok()) {
                 longest = longest.max(limit.period.0).max(limit.depth().0);
-                buckets |= limit.algorithm == Algorithm::Gcra;
+                if limit.algorithm == Algorithm::Gcra {
+                    accounts = accounts.max(lease_life(units(&[limit])).0);
+                }
             }
         };
         plan.policies.get(policy).into_iter().for_each(|policy| measure(&policy.limits));
@@ -64,7 +66,7 @@ impl Pushes {
                 pushes.push((fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
             }
         }
-        Self { pushes, longest, buckets }
+        Self { pushes, longest, accounts }
     }
 
     /// The same for the policy whose limits remember longest.
@@ -90,7 +92,7 @@ impl Pushes {
     /// So long after another clock shows the time of the one before what that lent may be spent, and the accounts of buckets be
     /// open.
     pub(super) fn lasts_beyond_a_leap(&self) -> u64 {
-        self.lasts() + if self.buckets { LEASE_LIFE.0 } else { 0 }
+        self.lasts() + self.accounts
     }
 }
 

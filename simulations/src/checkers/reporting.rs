@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::gcra::PERIOD;
 use rationd::core::limit::Algorithm;
 
 use super::Found;
@@ -51,14 +50,15 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("spending-timer-lost"),
 };
 
-/// An account lives four seconds at most, and what came about two before it was opened may concern it still.
-const CONCERNS: u64 = 6_000_000;
+/// An account lives two of its periods at most, and what came about one before it was opened may concern it still.
+const CONCERNS: u64 = 3;
 
 /// What a node was lent of a bucket and has not reported.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     /// In true time.
     ends: u64,
+    period: u64,
     charged: u64,
     used: u64,
 }
@@ -109,8 +109,9 @@ impl Reporting {
         };
         self.accounts.remove(&place);
         if kept > 0 {
-            let ends = moment.at + (grant.now.0 / PERIOD.0 + 2) * PERIOD.0 - grant.now.0;
-            self.accounts.insert(place, Account { ends, charged, used: 0 });
+            let period = call.rule.account_period().0;
+            let ends = moment.at + (grant.now.0 / period + 2) * period - grant.now.0;
+            self.accounts.insert(place, Account { ends, period, charged, used: 0 });
             self.ends.entry(ends).or_default().push(place);
         }
     }
@@ -130,12 +131,12 @@ impl Reporting {
     }
 
     /// Whether something came about in an account's life, or shortly before, that keeps its node from telling in time.
-    fn is_excused(&self, ((node, _), key): (Life, u32), ends: u64) -> bool {
-        let concerns = |at: Option<u64>| at.is_some_and(|at| at + CONCERNS >= ends);
-        let is_pushed =
-            self.pushes.iter().any(|pushes| pushes.meet(ends) || pushes.meet(ends.saturating_sub(CONCERNS)));
+    fn is_excused(&self, ((node, _), key): (Life, u32), Account { ends, period, .. }: Account) -> bool {
+        let lasts = CONCERNS * period;
+        let concerns = |at: Option<u64>| at.is_some_and(|at| at + lasts >= ends);
+        let is_pushed = self.pushes.iter().any(|pushes| pushes.meet(ends) || pushes.meet(ends.saturating_sub(lasts)));
         let is_unanswered = concerns(self.unanswered.get(node).copied().flatten());
-        TROUBLE.when(is_unanswered || is_pushed || self.stops.meet(node, ends, CONCERNS))
+        TROUBLE.when(is_unanswered || is_pushed || self.stops.meet(node, ends, lasts))
             || LEAPS.when(concerns(self.clocks.leapt(key)))
     }
 
@@ -148,7 +149,7 @@ impl Reporting {
                     continue;
                 };
                 self.accounts.remove(&place);
-                if self.is_excused(place, ends) {
+                if self.is_excused(place, account) {
                     continue;
                 }
                 if account.used > CHARGED.forgives(account.charged) {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use rationd::core::call::{CALL_LIFE, Call, Grant, Op};
+use rationd::core::gcra;
 use rationd::core::key::Digest;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::Timestamp;
@@ -40,12 +41,17 @@ static RESETS: Exemption = Exemption::new(
     "A reset by a script of the build before forgets who uses the key, and a later one does not: the census and when its node asked are not compared then.",
 );
 
+static ACCOUNTS: Exemption = Exemption::new(
+    "earlier accounts",
+    "Scripts of the build before know periods of accounts of two seconds alone: their calls about a bucket that has longer ones now are not compared.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "second_opinion.rs",
     invariants: &["second-opinion"],
     proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
     judges: "All: every call of every run, whatever goes wrong with the store, and calls about slots that are rehearsed beside it; acquires that could have left in one command once more in one.",
-    exemptions: &[&OLD_RECORDS, &LIFE, &RETURNS, &RESETS],
+    exemptions: &[&OLD_RECORDS, &LIFE, &RETURNS, &RESETS, &ACCOUNTS],
     mutant: Some("sliding-rounds-down"),
 };
 
@@ -77,6 +83,9 @@ impl SecondOpinion {
         }
         if matches!(call.op, Op::Occupy(_)) {
             return self.objection_of_slots(call, grant, ran);
+        }
+        if ACCOUNTS.when(ran.is_earlier && gcra::units(&call.rule.limits) > 1) {
+            return None;
         }
         // The build before sets nothing aside.
         let plain = |call: &Call| {

@@ -166,7 +166,12 @@ impl LeasedKey {
     /// it hears of it after `wait`. A client that comes a moment too early would be denied once more.
     pub(super) fn drift_margin(&self, now: Instant, wait: Micros) -> Micros {
         let (ages, limits) = (self.ages(now, 0), self.view.rule().limits.len());
-        let age = ages.into_iter().take(limits).max().unwrap_or(Micros::ZERO).min(gcra::LEASE_LIFE);
+        let age = ages
+            .into_iter()
+            .take(limits)
+            .max()
+            .unwrap_or(Micros::ZERO)
+            .min(gcra::lease_life(self.view.rule().account_units()));
         let since = self.view.clock().age(now).max(age);
         let span = since + wait;
         Micros(span.0 - span.rounded_early().0 + 1)
@@ -236,7 +241,7 @@ impl LeasedKey {
 
     /// The same of a bucket. A node that calls too seldom to be known to call has no part.
     fn claim_of_bucket(&mut self, latest: Timestamp, believes: Option<u64>) -> Claim {
-        let (tuner, period) = (self.demand.tuner(), gcra::PERIOD);
+        let (tuner, period) = (self.demand.tuner(), gcra::UNIT);
         let is_seldom = tuner.expects_fewer(SELDOM, period) || !tuner.is_warm();
         let demand = if is_seldom { 0 } else { tuner.used_in(period).min(u32::MAX.into()) };
         let life = Micros((2 * self.view.trip().0).clamp(FREES.0, FREES.1));

@@ -288,7 +288,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     // From when on this node counts as silent, the store takes it to spend its part of the bucket. It calls before that: to go on if
     // it is still asked for the key, or else to give the part up.
     if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.pacing.crowded_until().has_come(now) {
-        let is_asked = key.demand.idle_for(now) < gcra::PERIOD || held > 0;
+        let is_asked = key.demand.idle_for(now) < gcra::UNIT || held > 0;
         return if is_asked { Intent::Acquire } else { Intent::Renounce };
     }
     let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_away() && key.is_entitled(now);
@@ -324,7 +324,7 @@ fn falls_silent(key: &LeasedKey, now: Instant) -> bool {
 /// Whether others may lack what is set aside for this node. A node that asks the store for nothing may not know how much is left of
 /// the window. But where nobody has asked it for as long as a window lasts, its part of one was of use to nobody.
 fn is_lacking(key: &LeasedKey, now: Instant) -> bool {
-    let window = if key.view.has_account() { gcra::PERIOD } else { key.view.rule().limits[0].period };
+    let window = if key.view.has_account() { gcra::UNIT } else { key.view.rule().limits[0].period };
     key.is_pressed(now) || key.demand.idle_for(now) >= window
 }
 
@@ -336,14 +336,17 @@ fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
 /// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds
 /// the tokens still here when it returns.
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
-    let pause = if key.view.has_account() && !key.is_pressed(now) { gcra::PERIOD } else { Micros::ZERO };
-    key.demand.idle_for(now) < refill_interval(key.view.rule()).max(pause)
+    let rule = key.view.rule();
+    let pause = if key.view.has_account() && !key.is_pressed(now) { rule.account_period() } else { Micros::ZERO };
+    key.demand.idle_for(now) < refill_interval(rule).max(pause)
 }
 
 /// Whether a denied client was told to come back within the life of an account, and may still come. It was told so by what this node
 /// holds: were that returned, the store might have lent it to others by then.
 fn is_promised(key: &LeasedKey, now: Instant) -> bool {
-    let comes = |at: Instant| at + refill_interval(key.view.rule()) > now && at <= now + gcra::LEASE_LIFE;
+    let comes = |at: Instant| {
+        at + refill_interval(key.view.rule()) > now && at <= now + gcra::lease_life(key.view.rule().account_units())
+    };
     key.pacing.promise().is_some_and(|promise| comes(promise.at))
 }
 

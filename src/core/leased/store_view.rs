@@ -376,7 +376,8 @@ impl StoreView {
     /// Records for how long the store keeps the key after an acquire. An answer that is given once more renews nothing.
     pub(super) fn note_kept(&mut self, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
-            self.expires = lifetime::expires_at(&self.rule.limits, &grant.counters, grant.now).stored();
+            self.expires =
+                lifetime::expires_at(&self.rule.limits, &grant.counters, grant.now, self.rule.account_units()).stored();
         }
     }
 

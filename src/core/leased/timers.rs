@@ -14,10 +14,11 @@ const DOUBTFUL: Micros = Micros::from_secs(600);
 /// An account is renewed this long before it closes, and earlier by the time of its key.
 const CLOSING: Micros = Micros(600_000);
 
-/// The longest time of a key. The accounts of all keys close at the same moments, every two seconds. Were all renewed as long
-/// before, the store would have nothing to do at most times and at one moment more than it can: of 20,000 keys that one node
-/// held, renewals kept checks waiting for 130 ms. An account that closes in more than two seconds cannot be renewed yet.
-const SPREAD: u64 = 1_000_000;
+/// The longest time of a key, as a fraction of a period of accounts. The accounts of all keys close at the same moments, every two to
+/// sixteen seconds. Were all renewed as long before, the store would have nothing to do at most times and at one moment more than it can: of
+/// 20,000 keys that one node held, renewals kept checks waiting for 130 ms. An account that closes in more than a period cannot be
+/// renewed yet.
+const SPREAD_PART: u64 = 2;
 
 /// So long before it would count as silent a node calls.
 pub(super) const SILENCE: Micros = Micros(600_000);
@@ -39,7 +40,8 @@ pub(super) fn has_to_tell(key: &LeasedKey, now: Instant) -> bool {
 /// When the account of what is held must be renewed, or what is held returned.
 pub(super) fn closes(key: &LeasedKey) -> Due {
     // Digests are evenly distributed.
-    key.holdings.lease().until() - CLOSING - Micros(key.id().0 as u64 % SPREAD)
+    let spread = key.view.rule().account_period().0 / SPREAD_PART;
+    key.holdings.lease().until() - CLOSING - Micros(key.id().0 as u64 % spread)
 }
 
 /// Whether what is held may go back before its account closes, without anything that is heard until then.
