@@ -1,11 +1,16 @@
 //! Goals are a ratchet: what a scenario once expected it expects now, or more, and what was once its goal is asked of it
 //! now, as a goal or because it is expected by now.
 //!
+//! `goals.toml` is held to its own past, too: no row of it is looser than it was in the last release, or in any commit since; and
+//! before the first release in no commit at all. So whoever loosens a scenario and its row at once is noticed as well, and what is
+//! loosened on purpose has a line that says who is hurt, beside the row as it was.
+//!
 //! With `GOALS_WRITE=1` in the environment, what scenarios expect and aim at now is written into `goals.toml`, where it is
 //! no looser than what stands there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde::Deserialize;
 use simulations::plan::{Expect, Plan};
@@ -48,6 +53,40 @@ impl Goals {
     }
 }
 
+/// What rows of the file said before and do not say any more, or say more loosely; `then` is the text of the file as it was.
+fn loosened(now: &Goals, then: &str) -> Vec<String> {
+    let then: toml::Table = toml::from_str(then).unwrap_or_else(|error| panic!("goals.toml as it was: {error}"));
+    let rows = |section: &str| then.get(section).and_then(toml::Value::as_table).cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for (section, now) in [("expect", &now.expect), ("goal", &now.goal)] {
+        for (name, before) in rows(section) {
+            let row = now.get(&name).copied().unwrap_or_default();
+            let looser = match before.try_into::<Expect>() {
+                Ok(before) => row.looser_than(&before).join(", "),
+                Err(error) => format!("nothing is measured any more that it was about: {error}"),
+            };
+            if !looser.is_empty() {
+                found.push(format!("{section} of {name}: {looser}"));
+            }
+        }
+    }
+    found
+}
+
+/// What git prints in this directory; `None` where there is no git or no history.
+fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(words).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The commits whose `goals.toml` counts.
+fn versions() -> Option<Vec<String>> {
+    let release = git(&["describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]).map(|tag| tag.trim().to_owned());
+    let since = release.as_ref().map_or_else(|| "HEAD".to_owned(), |tag| format!("{tag}..HEAD"));
+    let commits = git(&["log", "--format=%H", &since, "--", "goals.toml"])?;
+    Some(commits.lines().map(str::to_owned).chain(release).collect())
+}
+
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goals.toml")
 }
@@ -75,6 +114,36 @@ fn scenarios() -> BTreeMap<String, Plan> {
 fn no_scenario_expects_less_than_it_once_has_or_aims_lower() {
     let looser = goals().looser(&scenarios());
     assert!(looser.is_empty(), "looser than in goals.toml, with nobody named who is hurt: {looser:?}");
+}
+
+#[test]
+fn no_row_is_looser_than_in_the_last_release_or_a_commit_since() {
+    let Some(versions) = versions().filter(|versions| !versions.is_empty()) else {
+        println!("skipped: what goals.toml said before (no history here); it wants git and a clone with commits");
+        return;
+    };
+    let now = goals();
+    for commit in &versions {
+        let Some(then) = git(&["show", &format!("{commit}:./goals.toml")]) else { continue };
+        let found = loosened(&now, &then);
+        assert!(
+            found.is_empty(),
+            "goals.toml is looser than in {commit}; leave the row as it was then, and say under [looser] or [looser_goal] who is hurt: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_row_that_is_loosened_with_its_scenario_is_noticed() {
+    let (mut now, then) = (goals(), text());
+    assert!(loosened(&now, &then).is_empty());
+    now.expect.get_mut("swizzle").expect("a row").answer = None;
+    now.goal.get_mut("swizzle").expect("a row").over = Some(1);
+    assert_eq!(loosened(&now, &then), ["expect of swizzle: answer", "goal of swizzle: over"]);
+    now.expect.remove("swizzle");
+    assert_eq!(loosened(&now, &then), ["expect of swizzle: answer", "goal of swizzle: over"]);
+    let of_another_kind = then.replacen("answers-lost = {", "answers-lost = { no_such_figure = 1,", 1);
+    assert!(loosened(&goals(), &of_another_kind)[0].starts_with("expect of answers-lost: nothing is measured"));
 }
 
 #[test]
