@@ -128,6 +128,8 @@ pub struct Dropped {
     pub asked_in: u64,
     /// The id of that acquire.
     pub id: u64,
+    /// The id of its last return, refund or reset; 0 for none.
+    pub told: u64,
 }
 
 /// What a script found in a key's hash and left there, as far as it concerns the node that asked.

@@ -37,7 +37,7 @@ pub fn units(limits: &[Limit]) -> u64 {
 
 /// The longest that tokens can be lent without being accounted for, where a period of accounts has so many units.
 #[must_use]
-pub fn lease_life(units: u64) -> Micros {
+pub const fn lease_life(units: u64) -> Micros {
     Micros(PERIODS * units * UNIT.0)
 }
 

@@ -12,7 +12,7 @@ use rationd::core::call::{CALL_LIFE, Call, Grant, Op};
 use rationd::core::gcra;
 use rationd::core::key::Digest;
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::Timestamp;
+use rationd::core::time::{Micros, Timestamp};
 use rationd::store::excerpt::{Excerpt, Occupied};
 use rationd::store::memory::MemoryStore;
 
@@ -49,13 +49,16 @@ static ACCOUNTS: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "second_opinion.rs",
     invariants: &["second-opinion"],
-    proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
+    proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same; and no record is dropped that tells of a call which its node may send once more.",
     judges: "All: every call of every run, whatever goes wrong with the store, and calls about slots that are rehearsed beside it; acquires that could have left in one command once more in one.",
     exemptions: &[&OLD_RECORDS, &LIFE, &RETURNS, &RESETS, &ACCOUNTS],
     mutant: Some("sliding-rounds-down"),
 };
 
 const INVARIANT: &str = "second-opinion";
+
+/// For so long a record stays that tells of a return, a refund or a reset: as long as the shortest account lives.
+const TOLD: Micros = gcra::lease_life(1);
 
 /// Cells for one key.
 const CELLS: usize = 64;
@@ -64,14 +67,23 @@ const CELLS: usize = 64;
 #[derive(Debug)]
 pub(super) struct SecondOpinion {
     store: MemoryStore,
-    /// By key and the name of a node's record, when its last acquire was executed, by the store's clock, and under which id.
-    asked: Map<Digest, Map<String, (Timestamp, u64)>>,
+    /// By key and the name of a node's record, what it has to tell of.
+    last: Map<Digest, Map<String, Last>>,
     found: Found,
+}
+
+/// The calls of a node about a key that its record must not forget yet.
+#[derive(Debug, Default)]
+struct Last {
+    /// When its last acquire was executed, by the store's clock, and under which id.
+    acquire: Option<(Timestamp, u64)>,
+    /// The same of its last return, refund or reset, and the rule that this went by.
+    other: Option<(Timestamp, u64, Arc<Rule>)>,
 }
 
 impl Default for SecondOpinion {
     fn default() -> Self {
-        Self { store: MemoryStore::new(CELLS, 1), asked: Map::default(), found: Found::default() }
+        Self { store: MemoryStore::new(CELLS, 1), last: Map::default(), found: Found::default() }
     }
 }
 
@@ -157,24 +169,46 @@ impl SecondOpinion {
             return Some(format!("the script deleted the key: {}, the memory store: {begins_anew}", ran.deleted));
         }
         let is_excused = |of: &Dropped| OLD_RECORDS.when(is_acquire(call) && is_old(after.as_ref(), of.asked_in));
-        // By the numbers of census periods one of other limits looks old that is not. Scripts of the build before go by those.
-        let is_known = |of: &Dropped| !ran.is_earlier && self.has_asked_of_late(call, grant.now, of);
+        // By the numbers of census periods one of other limits looks old that is not, and so does one whose node returned something
+        // and has not asked for long. Scripts of the build before go by those.
+        let is_known = |of: &Dropped| {
+            !ran.is_earlier
+                && (self.has_asked_of_late(call, grant.now, of) || self.has_told_of_late(call, grant.now, of))
+        };
         let recent = ran.dropped.iter().find(|of| !is_excused(of) || is_known(of));
         recent.map(|of| format!("the script dropped {of:?} of {after:?}"))
     }
 
-    /// Takes note of an acquire that a store has executed and has to remember.
-    fn note_acquire(&mut self, call: &Call, grant: &Grant, ran: &Ran) {
-        if is_acquire(call) && !grant.replayed && !grant.outdated {
-            let last = self.asked.entry(call.digest).or_default();
-            last.insert(format!("n:{}", ran.node), (grant.now, call.id));
+    /// Takes note of a call that a store has executed and has to remember.
+    fn note(&mut self, call: &Call, grant: &Grant, ran: &Ran) {
+        // The build before leaves the record of a node that returns something as old as it is.
+        let tells =
+            is_acquire(call) || !ran.is_earlier && matches!(call.op, Op::Return { .. } | Op::Refund { .. } | Op::Reset);
+        if grant.replayed || grant.outdated || !tells {
+            return;
+        }
+        let last = self.last.entry(call.digest).or_default().entry(format!("n:{}", ran.node)).or_default();
+        if is_acquire(call) {
+            last.acquire = Some((grant.now, call.id));
+            // A clock that was set back says of the record that it is of then.
+            last.other.take_if(|(at, ..)| *at > grant.now);
+        } else {
+            last.other = Some((grant.now, call.id, call.rule.clone()));
         }
     }
 
     /// Whether the acquire of that record was executed less than [`CALL_LIFE`] ago.
     fn has_asked_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
-        let last = self.asked.get(&call.digest).and_then(|asked| asked.get(&of.record));
-        last.is_some_and(|(at, id)| *id == of.id && *at <= now && now.since(*at) < CALL_LIFE)
+        let last = self.last.get(&call.digest).and_then(|last| last.get(&of.record)?.acquire);
+        last.is_some_and(|(at, id)| id == of.id && at <= now && now.since(at) < CALL_LIFE)
+    }
+
+    /// Whether the return, refund or reset that the record tells of was executed less than [`TOLD`] ago, under these limits.
+    fn has_told_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
+        let last = self.last.get(&call.digest).and_then(|last| last.get(&of.record)?.other.as_ref());
+        last.is_some_and(|(at, id, rule)| {
+            *id == of.told && *at <= now && now.since(*at) < TOLD && rule.limits == call.rule.limits
+        })
     }
 }
 
@@ -223,7 +257,7 @@ impl Observer for SecondOpinion {
             Seen::Executed { key, call, grant, ran, stale, .. } => {
                 let objection = self.objection(call, grant, ran);
                 if !stale {
-                    self.note_acquire(call, grant, ran);
+                    self.note(call, grant, ran);
                 }
                 (objection, key, call, ran)
             }
@@ -357,7 +391,7 @@ mod tests {
         let dropped = |ago: u64| {
             found(|_, ran| {
                 let [now, ..] = left(ran).census.expect("a census");
-                ran.dropped.push(Dropped { record: "n:other".into(), asked_in: now - ago, id: 7 });
+                ran.dropped.push(Dropped { record: "n:other".into(), asked_in: now - ago, id: 7, told: 0 });
             })
         };
         assert_eq!([dropped(0), dropped(1), dropped(2)], [1, 1, 0]);
@@ -377,13 +411,45 @@ mod tests {
                 let mut left = store.excerpt(call.digest, node, &call.rule.limits).expect("a key");
                 left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
                 let ran = Ran { node: node.into(), hash: [before, Some(left)].into(), dropped, ..Ran::default() };
-                checker.note_acquire(&call, &grant, &ran);
+                checker.note(&call, &grant, &ran);
                 checker.objection(&call, &grant, &ran)
             };
             assert_eq!(ask("other", NOW, Vec::new()), None);
-            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id };
+            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id, told: 0 };
             let objection = ask("n", Timestamp(NOW.0 + passed), vec![dropped]);
             assert_eq!(objection.map_or(0, |what| usize::from(what.contains("dropped"))), seen, "{passed} us later");
+        }
+    }
+
+    /// Its node had not asked for long when it handed a token back, which it may say once more.
+    #[test]
+    fn a_record_that_tells_of_a_return_is_kept_as_long_as_that_may_be_repeated() {
+        let ask = asks();
+        let again = Op::Refund { amount: 1, epoch: 0, windows: [None; MAX_LIMITS] };
+        let back = Call { id: 8, op: again, ..ask.clone() };
+        let others =
+            Call { rule: Arc::new(Rule::of("p", &[Limit::parse("9/1s fixed").expect("a limit")])), ..ask.clone() };
+        for (what, passed, told, but, seen) in [
+            ("soon", TOLD.0 - 1, 8, None, 1),
+            ("late enough", TOLD.0, 8, None, 0),
+            ("of another return", 1, 9, None, 0),
+            ("by other limits", 1, 8, Some("limits"), 0),
+            ("by the build before", 1, 8, Some("earlier"), 0),
+            ("of a repeat", 1, 8, Some("replayed"), 0),
+            ("of what a clock counts that was set back", TOLD.0 - 1, 8, Some("back"), 0),
+        ] {
+            let mut checker = SecondOpinion::default();
+            let grant = |now: Timestamp| MemoryStore::new(CELLS, 9).call(now, "n", &ask).expect("there is room");
+            let told_by = |node: &str| Ran { node: node.into(), is_earlier: but == Some("earlier"), ..Ran::default() };
+            let credit = Grant { replayed: but == Some("replayed"), ..grant(NOW) };
+            checker.note(&back, &credit, &told_by("other"));
+            if but == Some("back") {
+                checker.note(&ask, &grant(Timestamp(NOW.0 - 1)), &told_by("other"));
+            }
+            let call = if but == Some("limits") { &others } else { &ask };
+            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id: 0, told };
+            let is_kept = checker.has_told_of_late(call, Timestamp(NOW.0 + passed), &dropped);
+            assert_eq!(usize::from(is_kept), seen, "{what}");
         }
     }
 

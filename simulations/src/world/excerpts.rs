@@ -98,24 +98,50 @@ impl Place<'_> {
     fn beside(&self, ran: &mut Ran, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match before.and_then(last_acquire) {
-            Some((asked_in, id)) if !is_there && name.starts_with(b"n:") => {
-                ran.dropped.push(Dropped { record: text(name), asked_in, id });
+        match before.and_then(last_calls) {
+            Some((asked_in, id, told)) if !is_there && name.starts_with(b"n:") => {
+                ran.dropped.push(Dropped { record: text(name), asked_in, id, told });
             }
             _ => ran.stray = Some(format!("{} was written", text(name))),
         }
     }
 }
 
-/// The census period of a node's last acquire and its id, by its record in one of the forms that `lua/lib.lua` tells of.
-fn last_acquire(record: &[u8]) -> Option<(u64, u64)> {
+/// The census period of a node's last acquire, its id, and that of its last return, refund or reset, by its record in one of the forms
+/// that `lua/lib.lua` tells of.
+fn last_calls(record: &[u8]) -> Option<(u64, u64, u64)> {
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
+    let seven = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
     let mark = record.iter().position(|byte| !byte.is_ascii_digit())?;
     let (asked_in, behind) = (number(&record[..mark])?, &record[mark + 1..]);
-    let id = match record[mark] {
-        b' ' => number(behind.split(|byte| *byte == b' ').next()?)?,
-        b':' | b';' | b',' => behind.get(..7)?.iter().rev().fold(0, |id, byte| id << 8 | u64::from(*byte)),
-        _ => return None,
-    };
-    Some((asked_in, id))
+    match record[mark] {
+        b' ' => {
+            let mut numbers = behind.split(|byte| *byte == b' ');
+            Some((asked_in, number(numbers.next()?)?, numbers.nth(1).and_then(number).unwrap_or(0)))
+        }
+        // Behind the acquire's id stands what that was granted.
+        b':' => Some((asked_in, behind.get(..7).map(seven)?, behind.get(14..21).map(seven)?)),
+        b';' | b',' => Some((asked_in, behind.get(..7).map(seven)?, 0)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_calls;
+
+    #[test]
+    fn a_record_tells_of_the_last_calls_in_each_of_its_forms() {
+        let seven = |number: u64| number.to_le_bytes()[..7].to_vec();
+        let long = [b"300:".to_vec(), seven(1 << 40), seven(5), seven(70_000), seven(0), vec![0; 4]].concat();
+        assert_eq!(last_calls(&long), Some((300, 1 << 40, 70_000)));
+        assert_eq!(last_calls(&long[..20]), None);
+        for mark in [";", ","] {
+            let short = [b"300".to_vec(), mark.into(), seven(8), vec![5, 0, 1, 2, 3, 4]].concat();
+            assert_eq!(last_calls(&short), Some((300, 8, 0)));
+        }
+        assert_eq!(last_calls(b"300 8 5 9 0 0 17"), Some((300, 8, 9)));
+        assert_eq!(last_calls(b"300 8"), Some((300, 8, 0)));
+        assert_eq!([last_calls(b"300"), last_calls(b"300?8")], [None, None]);
+    }
 }
