@@ -6,8 +6,10 @@
 //! or lapsed. When a key is counted
 //! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
 //! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
-//! from the first request; policies of several limits; windows in which the store lost the key or
+//! from the first request; windows in which the store lost the key or
 //! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
+//!
+//! Of several limits each is judged by itself, as far as it has windows that begin with the clock's.
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
@@ -22,7 +24,7 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, counted};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::Brain;
+use crate::plan::{Brain, What};
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
@@ -35,7 +37,7 @@ static PUSHES: Exemption = Exemption::new(
     "Windows of before and after have no common number.",
 );
 static SHAPES: Exemption = Exemption::new(
-    "buckets, windows from the first request, several limits",
+    "buckets, windows from the first request",
     "Tokens of a bucket leak, and a window that each request may open has no number.",
 );
 static VOID: Exemption = Exemption::new(
@@ -51,7 +53,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "tally.rs",
     invariants: &["conservation"],
     proves: "What clients are told to stand charged the store counts, window by window; a hold goes back to the window that it was charged in.",
-    judges: "One fixed or sliding window.",
+    judges: "Fixed and sliding windows, several limits. That it is no more: one fixed window.",
     exemptions: &[&BASELINES, &LEAPS, &PUSHES, &SHAPES, &VOID, &EDGES],
     mutant: Some("hold-outlives-window"),
 };
@@ -112,12 +114,12 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether this is what the call takes back.
-    fn is_of(&self, call: &Call) -> bool {
-        let (Op::Refund { windows, .. }, Some(limit)) = (call.op, limit(&call.rule)) else { return true };
-        let begun = u64::from(limit.algorithm == Algorithm::Fixed);
-        let number = (StoredTime::number(windows[0]) / limit.period.0).checked_sub(begun);
-        if self.is_hold { number == Some(self.number) } else { windows[0].is_none() }
+    /// Whether this is what the call takes back, by the limit of that place.
+    fn is_of(&self, call: &Call, place: usize) -> bool {
+        let (Op::Refund { windows, .. }, Some(limit)) = (call.op, limit(&call.rule, place)) else { return true };
+        let (window, begun) = (windows[place], u64::from(limit.algorithm == Algorithm::Fixed));
+        let number = (StoredTime::number(window) / limit.period.0).checked_sub(begun);
+        if self.is_hold { number == Some(self.number) } else { window.is_none() }
     }
 }
 
@@ -125,6 +127,15 @@ impl Asked {
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     is_on: bool,
+    /// By a limit's place in its policy.
+    limits: Vec<Book>,
+    found: Found,
+}
+
+/// What stands charged of the limits that have one place in their policies.
+#[derive(Clone, Debug)]
+struct Book {
+    place: usize,
     keys: Numbered<Key>,
     /// What a node admitted in its latest window of a key, and did not take back.
     spent: Map<(u32, u32), (u64, u64)>,
@@ -144,9 +155,9 @@ pub(super) struct Tally {
     found: Found,
 }
 
-/// The one limit of a rule, if it has windows that begin with the clock's.
-fn limit(rule: &Rule) -> Option<&Limit> {
-    let [limit] = &rule.limits[..] else { return None };
+/// The limit of a rule that has that place, if it has windows that begin with the clock's.
+fn limit(rule: &Rule, place: usize) -> Option<&Limit> {
+    let limit = rule.limits.get(place)?;
     let is_judged = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
     (!SHAPES.when(!is_judged)).then_some(limit)
 }
@@ -171,8 +182,23 @@ impl Tally {
 
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
+        let pushed = plan.faults.iter().filter_map(|fault| match &fault.what {
+            What::Push { limits, .. } => Some(limits.len()),
+            _ => None,
+        });
+        let most = setting.rules.iter().map(|rule| rule.limits.len()).chain(pushed).max().unwrap_or(0);
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
+            limits: (0..most).map(|place| Book::new(place, plan.daemon.max_keys)).collect(),
+            found: Found::default(),
+        }
+    }
+}
+
+impl Book {
+    fn new(place: usize, max_keys: u32) -> Self {
+        Self {
+            place,
             keys: Numbered::default(),
             spent: Map::default(),
             latest: None,
@@ -182,7 +208,7 @@ impl Tally {
             calls: Map::default(),
             refunds: Refunds::default(),
             lives: Lives::default(),
-            flow: Flow::new(plan.daemon.max_keys),
+            flow: Flow::new(max_keys),
             trips: Trips::default(),
             found: Found::default(),
         }
@@ -204,7 +230,7 @@ impl Tally {
     }
 
     fn executed(&mut self, moment: Moment, (node, key): (u32, u32), limit: &Limit, call: &Call, grant: &Grant) {
-        let (counter, number) = (grant.counters[0], grant.now.0 / limit.period.0);
+        let (counter, number) = (grant.counters[self.place], grant.now.0 / limit.period.0);
         let asked = self.calls.get(&(node, call.id)).filter(|_| matches!(call.op, Op::Refund { .. }));
         if let (Some(asked), true) = (asked, grant.granted > 0) {
             let others = asked.iter().filter(|asked| asked.number != number);
@@ -308,19 +334,31 @@ impl Observer for Tally {
         if !self.is_on {
             return;
         }
+        for book in &mut self.limits {
+            book.see(moment, seen);
+            self.found.list.append(&mut book.found.list);
+        }
+    }
+}
+
+impl Book {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.flow.see(moment, seen);
         self.trips.see(moment, seen);
         self.lives.see(seen);
         self.asides.see(moment, seen);
         match seen {
             Seen::Settled { key, call, grant: Some(grant), .. } if grant.granted > 0 => {
-                if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule), &call.op) {
+                if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule, self.place), &call.op) {
                     let number = grant.now.0 / limit.period.0 + u64::from(order.window.is_next());
                     let window = self.keys.of(*key).window(number);
                     window.slowest = window.slowest.max(self.trips.latest());
                 }
             }
-            Seen::Census { key, held, counter, store } => self.counted(moment, *key, *held, *counter, store.0),
+            // Only keys of one limit are.
+            Seen::Census { key, held, counter, store } if self.place == 0 => {
+                self.counted(moment, *key, *held, *counter, store.0)
+            }
             Seen::Asked(request) if request.kind == Kind::Refund => self.refunds(moment, request),
             Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
                 self.latest = None;
@@ -328,7 +366,7 @@ impl Observer for Tally {
             }
             Seen::Answered { request, rule, decision, store, .. } => {
                 self.latest = None;
-                let Some(limit) = limit(rule) else { return };
+                let Some(limit) = limit(rule, self.place) else { return };
                 let key = self.keys.of(request.key);
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
                 key.limit = Some(*limit);
@@ -353,7 +391,7 @@ impl Observer for Tally {
             }
             // What is lent of what is set aside is paid for as that is, if its lender comes back in time.
             Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } if !loan.aside => {
-                if let Some(limit) = limit(rule) {
+                if let Some(limit) = limit(rule, self.place) {
                     self.keys.of(*key).window(store.0 / limit.period.0).on_loan += loan.tokens;
                 }
             }
@@ -361,11 +399,12 @@ impl Observer for Tally {
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
                 let (life, refunds) = (self.lives.of(*node), &mut self.refunds);
                 // Sent again it is still the same ones'.
-                let asked = || refunds.leave(life, *key, |asked| asked.is_of(call));
+                let place = self.place;
+                let asked = || refunds.leave(life, *key, |asked| asked.is_of(call, place));
                 self.calls.entry((*node, call.id)).or_insert_with(asked);
             }
             Seen::Executed { key, grant, call, stale, .. } if *stale || call.op == Op::Reset => {
-                if let Some(limit) = limit(&call.rule) {
+                if let Some(limit) = limit(&call.rule, self.place) {
                     self.keys.of(*key).period = limit.period.0;
                 }
                 self.forget(*key, grant.now.0);
@@ -374,7 +413,7 @@ impl Observer for Tally {
                 // A call that has been under way since the limits changed shows windows of before, which nobody counts in.
                 let is_former =
                     |limit: &&Limit| self.keys.get(*key).and_then(|key| key.limit).is_some_and(|now| now != **limit);
-                if let Some(limit) = limit(&call.rule).filter(|limit| !is_former(limit)) {
+                if let Some(limit) = limit(&call.rule, self.place).filter(|limit| !is_former(limit)) {
                     self.executed(moment, (*node, *key), limit, call, &counted(call, grant, ran));
                 }
             }
@@ -427,6 +466,20 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
+    /// The store has counted what it lent in the first limit, and shows nothing of it in the second.
+    #[test]
+    fn each_of_several_limits_is_counted() {
+        for (second, violations) in
+            [("20/1s fixed", 1), ("20/1s sliding", 1), ("20/1s burst 20", 0), ("20/1s fixed from-first", 0)]
+        {
+            let mut history = History::of_several(&["10/1s fixed", second]);
+            let mut checker = checker(&history);
+            history.executed(&mut checker, 1, 1);
+            history.check(&mut checker, 3, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), violations, "{second}: {:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn what_was_lost_before_anybody_was_answered_is_not_judged() {
         for (lost, violations) in [(true, 0), (false, 1)] {
@@ -448,9 +501,9 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history);
             let at = 2 * SECOND + SECOND / 4;
-            checker.keys.of(0).period = SECOND;
-            checker.keys.of(0).window(1_800_000_002).admitted = charged;
-            checker.spent.insert((0, 0), (1_800_000_002, charged));
+            checker.limits[0].keys.of(0).period = SECOND;
+            checker.limits[0].keys.of(0).window(1_800_000_002).admitted = charged;
+            checker.limits[0].spent.insert((0, 0), (1_800_000_002, charged));
             let refund = Request { kind: Kind::Refund, ..history.ask(&mut checker, at) };
             history.see(&mut checker, at, &Seen::Asked(&refund));
             let counter = Counter { used, prev: 0, at: Timestamp(1_800_000_003_000_000) };
@@ -467,8 +520,8 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history);
             let at = 2 * SECOND + began;
-            checker.keys.of(0).period = SECOND;
-            *checker.keys.of(0).window(1_800_000_002) =
+            checker.limits[0].keys.of(0).period = SECOND;
+            *checker.limits[0].keys.of(0).window(1_800_000_002) =
                 Window { number: 1_800_000_002, used: 1, slowest: 51_000, ..Window::default() };
             let counter = Counter { used: 1, prev: 0, at: Timestamp(1_800_000_003_000_000) };
             let store = Timestamp(1_800_000_000_000_000 + at);
@@ -495,7 +548,7 @@ mod tests {
             let mut history = history(&mut checker);
             let request = history.ask(&mut checker, 4);
             let kept = Holding::Kept { request: &request, ttl: SECOND };
-            checker.latest = Some((1_800_000_000, true));
+            checker.limits[0].latest = Some((1_800_000_000, true));
             history.see(&mut checker, 4, &Seen::Hold(request.id, kept));
             let refund = Request { id: request.id + 1, kind: Kind::Refund, ..request };
             history.see(&mut checker, at, &Seen::Hold(request.id, Holding::Asks(&refund)));

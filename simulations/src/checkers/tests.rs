@@ -237,6 +237,20 @@ impl History {
         self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
     }
 
+    /// A node learns that it was lent so many tokens, and these counters.
+    pub(super) fn lent_in(
+        &mut self,
+        observer: &mut dyn Observer,
+        at: u64,
+        counters: [Counter; MAX_LIMITS],
+        tokens: u64,
+    ) {
+        let (call, grant) = (self.acquire(1, tokens), Grant { counters, ..self.grant(at, tokens) });
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+        let (call, grant) = (&call, Some(&grant));
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
+    }
+
     /// A check of that cost, answered at once.
     pub(super) fn check(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, source: Source, ok: bool) {
         let request = Request { cost, ..self.ask(observer, at) };

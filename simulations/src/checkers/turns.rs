@@ -2,13 +2,14 @@
 //! another one waits whose last window is over and has not been told.
 //!
 //! What a node tells of a window that is over is told three times, and each time its key has waited for all others that have
-//! something to tell. Several shards of a node have turns of their own.
+//! something to tell. Several shards of a node have turns of their own. Of several limits a key's turn is that of all of them, and it
+//! waits for as long as the window of one has to be told.
 
 use std::collections::BTreeMap;
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Reason, Source, Verdict};
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
 
@@ -60,6 +61,10 @@ static TOLD: Exemption = Exemption::new(
     "a window of which the node has told three times all that it has admitted, before it was over",
     "By what it knows of the store's clock it may have been over: then it has had its turns.",
 );
+static TOLD_THE_SAME: Exemption = Exemption::new(
+    "a sliding window of which the node has told the same three times, before it was over",
+    "By what it knows of the store's clock it may have been over: then it has had its turns. What it holds of it then it spends until it is over for sure, and tells of no more.",
+);
 static OLD: Exemption = Exemption::new(
     "a window that was over four periods ago, and a key of which nobody has asked the node for 1.9 s",
     "A node remembers six windows of a key, and a key for two seconds at least: one that comes back has another place in the order.",
@@ -69,7 +74,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "turns.rs",
     invariants: &["turns"],
     proves: "Of more keys than one round of gossip has room for each has its turn: a node tells of no key twice while another one waits whose last window is over.",
-    judges: "One fixed window.",
+    judges: "Fixed and sliding windows, several limits.",
     exemptions: &[
         &BASELINES,
         &CROWDED,
@@ -82,6 +87,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &EDGE,
         &HEARD_LATE,
         &TOLD,
+        &TOLD_THE_SAME,
         &OLD,
     ],
     mutant: Some("tells-from-the-first"),
@@ -108,6 +114,8 @@ const QUIET: u64 = 1_900_000;
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     ends: u64,
+    /// How peers name it.
+    named: u64,
     period: u64,
     least: u64,
     admitted: u64,
@@ -116,6 +124,8 @@ struct Open {
     is_talked_of: bool,
     /// So often all of it was told that was admitted by then.
     told: u8,
+    /// What was told last, and how often in a row.
+    same: (u64, u8),
 }
 
 /// A key that waits.
@@ -132,8 +142,9 @@ struct Due {
 #[derive(Clone, Debug, Default)]
 struct Teller {
     rounds: u64,
-    open: BTreeMap<u32, Open>,
-    due: BTreeMap<u32, Due>,
+    /// By key and a limit's place in its policy.
+    open: BTreeMap<(u32, usize), Open>,
+    due: BTreeMap<(u32, usize), Due>,
     /// In which round each key was told last.
     told: Map<u32, u64>,
     /// When each was last asked for.
@@ -163,20 +174,40 @@ pub(super) struct Turns {
     found: Found,
 }
 
-/// The one limit, if it is a fixed window.
-fn fixed(rule: &Rule) -> Option<&Limit> {
-    super::aligned(rule)
+/// The limits whose windows begin with the clock's, by their places.
+fn aligned(rule: &Rule) -> impl Iterator<Item = (usize, &Limit)> {
+    let is_aligned = |limit: &Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+    rule.limits.iter().enumerate().filter(move |(_, limit)| is_aligned(limit))
+}
+
+/// When the window ends that peers name by that time.
+fn end(limit: &Limit, named: u64) -> u64 {
+    named + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 }
 }
 
 impl Open {
     fn of(limit: &Limit, ends: u64) -> Self {
-        Self { ends, period: limit.period.0, least: limit.count / ADMITTED_PART, ..Self::default() }
+        let named = ends - end(limit, 0);
+        Self { ends, named, period: limit.period.0, least: limit.count / ADMITTED_PART, ..Self::default() }
     }
 
     /// It has to be told when it is over.
     fn counts(&self) -> bool {
         !SPARSE.when(self.admitted <= self.least || !self.is_news && !self.is_talked_of)
             && !TOLD.when(self.told >= TURNS)
+            && !TOLD_THE_SAME.when(self.slides() && self.same.1 >= TURNS)
+    }
+
+    /// Peers name a window that slides by its beginning.
+    fn slides(&self) -> bool {
+        self.named != self.ends
+    }
+
+    fn tell(&mut self, admitted: u64) {
+        if self.admitted <= admitted {
+            self.told = self.told.saturating_add(1);
+        }
+        self.same = (admitted, if self.same.0 == admitted { self.same.1.saturating_add(1) } else { 1 });
     }
 
     fn admit(&mut self, tokens: u64) {
@@ -186,8 +217,8 @@ impl Open {
 }
 
 impl Teller {
-    /// The open window of a key, which may have begun just now.
-    fn window(&mut self, key: u32, limit: &Limit, ends: u64) -> Option<&mut Open> {
+    /// The open window of a key's limit, which may have begun just now.
+    fn window(&mut self, key: (u32, usize), limit: &Limit, ends: u64) -> Option<&mut Open> {
         let open = self.open.entry(key).or_insert_with(|| Open::of(limit, ends));
         if open.ends < ends {
             if open.counts() {
@@ -203,7 +234,7 @@ impl Teller {
     fn turn(&mut self, now: impl Fn(u32) -> u64) {
         let (rounds, due) = (self.rounds, &mut self.due);
         self.open.retain(|key, open| {
-            if open.ends + OVER <= now(*key) {
+            if open.ends + OVER <= now(key.0) {
                 if open.counts() {
                     let until = open.ends + PERIODS * open.period;
                     due.entry(*key).or_insert(Due { ends: open.ends, since: rounds, until });
@@ -215,12 +246,12 @@ impl Teller {
             open.is_news &= open.admitted > 0;
             true
         });
-        due.retain(|key, waits| !OLD.when(now(*key) > waits.until));
+        due.retain(|(key, _), waits| !OLD.when(now(*key) > waits.until));
     }
 
     fn forget(&mut self, key: u32) {
-        self.open.remove(&key);
-        self.due.remove(&key);
+        self.open.retain(|(of, _), _| *of != key);
+        self.due.retain(|(of, _), _| *of != key);
         self.told.remove(&key);
     }
 }
@@ -260,36 +291,39 @@ impl Turns {
 
     /// A node has admitted a check.
     fn admitted(&mut self, request: &Request, rule: &Rule, source: Source, store: u64) {
-        let Some(limit) = fixed(rule) else { return };
-        let ends = (store / limit.period.0 + 1) * limit.period.0;
-        if self.is_spoiled(request.key, limit, ends) || EDGE.when(ends < store + self.edge) {
-            return;
-        }
-        if matches!(source, Source::Lease | Source::Store)
-            && let Some(open) = self.tellers.of(request.node).window(request.key, limit, ends)
-        {
-            open.admit(request.cost);
+        for (place, limit) in aligned(rule) {
+            let ends = (store / limit.period.0 + 1) * limit.period.0;
+            if self.is_spoiled(request.key, limit, ends) || EDGE.when(ends < store + self.edge) {
+                continue;
+            }
+            if matches!(source, Source::Lease | Source::Store)
+                && let Some(open) = self.tellers.of(request.node).window((request.key, place), limit, ends)
+            {
+                open.admit(request.cost);
+            }
         }
     }
 
     /// A node was lent some of a window.
     fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
-        let (Op::Acquire(order), Some(limit)) = (&call.op, fixed(&call.rule)) else { return };
+        let Op::Acquire(order) = &call.op else { return };
         if ASIDE.when(call.sets_aside()) {
             return;
         }
-        let counter = grant.counters[0];
-        let is_much = counter.used * USED_PART >= limit.count;
+        let is_much = |(place, limit): (usize, &Limit)| grant.counters[place].used * USED_PART >= limit.count;
+        if grant.granted == 0 || order.window.is_next() || !aligned(&call.rule).any(is_much) {
+            return;
+        }
         // The latest that the store's clock can show, as far as the node knows when it hears of it.
         let heard = grant.now.0 + self.trips.latest() + OVER;
-        if grant.granted > 0
-            && !order.window.is_next()
-            && is_much
-            && !HEARD_LATE.when(heard >= counter.at.0)
-            && !self.is_spoiled(key, limit, counter.at.0)
-            && let Some(open) = self.tellers.of(node).window(key, limit, counter.at.0)
-        {
-            open.is_news = true;
+        for (place, limit) in aligned(&call.rule) {
+            let ends = end(limit, grant.counters[place].at.0);
+            if !HEARD_LATE.when(heard >= ends)
+                && !self.is_spoiled(key, limit, ends)
+                && let Some(open) = self.tellers.of(node).window((key, place), limit, ends)
+            {
+                open.is_news = true;
+            }
         }
     }
 
@@ -300,14 +334,14 @@ impl Turns {
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         teller.rounds += 1;
         for told in usage {
-            let open = keys.get(&told.digest.0).and_then(|key| teller.open.get_mut(key));
-            if let Some(open) = open.filter(|open| open.ends == told.window.0 && open.admitted <= told.count.admitted) {
-                open.told = open.told.saturating_add(1);
+            let open = keys.get(&told.digest.0).and_then(|key| teller.open.get_mut(&(*key, told.limit.into())));
+            if let Some(open) = open.filter(|open| open.named == told.window.0) {
+                open.tell(told.count.admitted);
             }
         }
         teller.turn(now);
         let Teller { asked, due, .. } = teller;
-        due.retain(|key, _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
+        due.retain(|(key, _), _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
         if LIARS.when(lies) || CROWDED.when(teller.is_crowded) {
             teller.due.clear();
             teller.told.clear();
@@ -319,14 +353,14 @@ impl Turns {
         told.sort_unstable();
         told.dedup();
         for key in told {
-            teller.due.remove(&key);
+            teller.due.retain(|(of, _), _| *of != key);
             if let Some(before) = teller.told.insert(key, teller.rounds) {
                 let of = shard.get(key).copied().unwrap_or(0) % *shards;
                 let latest = again.entry(of).or_insert((before, key));
                 *latest = (*latest).max((before, key));
             }
         }
-        for (key, due) in &teller.due {
+        for ((key, _), due) in &teller.due {
             let of = shard.get(*key).copied().unwrap_or(0) % *shards;
             if let Some((before, other)) = again.get(&of).filter(|(before, _)| *before >= due.since) {
                 self.found.add("turns", moment, || {
@@ -338,7 +372,7 @@ impl Turns {
             }
         }
         if !again.is_empty() {
-            teller.due.retain(|key, due| {
+            teller.due.retain(|(key, _), due| {
                 let of = shard.get(*key).copied().unwrap_or(0) % *shards;
                 again.get(&of).is_none_or(|(before, _)| *before < due.since)
             });
@@ -402,9 +436,8 @@ impl Observer for Turns {
                 }
             }
             Seen::Together { node, what: Together::GoesBack { request }, .. } => {
-                if let Some(open) = self.tellers.of(*node).open.get_mut(&request.key) {
-                    open.admitted = open.admitted.saturating_sub(request.cost);
-                }
+                let open = self.tellers.of(*node).open.range_mut((request.key, 0)..=(request.key, usize::MAX));
+                open.for_each(|(_, open)| open.admitted = open.admitted.saturating_sub(request.cost));
             }
             Seen::Called { key, call, .. } => {
                 self.keys.insert(call.digest.0, *key);
@@ -438,7 +471,9 @@ impl Checker for Turns {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::call::Counter;
     use rationd::core::key::Digest;
+    use rationd::core::limit::MAX_LIMITS;
     use rationd::core::time::Timestamp;
     use rationd::core::usage::Count;
 
@@ -479,6 +514,34 @@ mod tests {
         }
     }
 
+    /// Of two limits the one of the second is over and waits, and that of the day is open.
+    #[test]
+    fn a_sliding_window_and_each_of_several_limits_have_their_turns() {
+        for (limits, seen) in [
+            (&["10/1s sliding"][..], 1),
+            (&["1000/1d fixed", "10/1s sliding"], 1),
+            (&["10/1s fixed", "1000/1d sliding"], 1),
+            (&["10/1s burst 10"], 0),
+            (&["1000/1d fixed", "10/1s burst 10"], 0),
+        ] {
+            let mut history = History::of_several(limits);
+            let mut checker = Turns::new(&history.setting());
+            (history.used, history.opened) = (4, 0);
+            let rule = history.setting().rules[0].clone();
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            for (counter, limit) in counters.iter_mut().zip(&rule.limits) {
+                let ends = (START / limit.period.0 + 1) * limit.period.0;
+                *counter = Counter { used: 4, prev: 0, at: Timestamp(ends - end(limit, 0)) };
+            }
+            history.lent_in(&mut checker, 1, counters, 4);
+            history.check(&mut checker, 2, 3, Source::Lease, true);
+            checker.keys.insert(2, 1);
+            round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{limits:?}: {:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn who_waits_since_the_first_round_only_is_overtaken_by_nobody() {
         let (mut history, mut checker) = admitted(3);
@@ -501,6 +564,34 @@ mod tests {
             round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
             round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
             assert_eq!(checker.violations().len(), seen, "{rounds} {more}: {:?}", checker.violations());
+        }
+    }
+
+    /// What is told of it is two tokens, and then one more is spent. Of a window that does not slide a node that takes it for over
+    /// could not spend that.
+    #[test]
+    fn what_is_spent_of_a_sliding_window_that_was_taken_for_over_need_not_be_told() {
+        for (limit, rounds, seen) in [("10/1s sliding", 3, 0), ("10/1s sliding", 2, 1), ("10/1s fixed", 3, 1)] {
+            let mut history = History::new(limit);
+            let mut checker = Turns::new(&history.setting());
+            let named = Timestamp(START + if limit.contains("sliding") { 0 } else { SECOND });
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0] = Counter { used: 4, prev: 0, at: named };
+            history.lent_in(&mut checker, 1, counters, 4);
+            history.check(&mut checker, 2, 2, Source::Lease, true);
+            checker.keys.insert(1, 0);
+            checker.keys.insert(2, 1);
+            let tell = |checker: &mut Turns, history: &mut History, at: u64, digest: u128| {
+                let count = Count { admitted: 2, refunded: 0 };
+                let usage = [Usage { digest: Digest(digest), limit: 0, window: named, count, epoch: 0 }];
+                history.see(checker, at, &Seen::Picked { node: 0, usage: &usage, lies: false });
+            };
+            (1..=rounds).for_each(|at| tell(&mut checker, &mut history, SECOND / 2 + at, 1));
+            history.check(&mut checker, SECOND / 2 + 9, 1, Source::Lease, true);
+            for at in [SECOND + 2_000, SECOND + 9_000] {
+                tell(&mut checker, &mut history, at, 2);
+            }
+            assert_eq!(checker.violations().len(), seen, "{limit} {rounds}: {:?}", checker.violations());
         }
     }
 
