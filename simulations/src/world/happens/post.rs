@@ -117,7 +117,12 @@ impl World<'_> {
             return;
         }
         let master = self.cluster.server(server).master;
-        for at in self.network.send(self.now, node, master, Heading::ToRedis).into_iter().flatten() {
+        let mut arrivals = self.network.send(self.now, node, master, Heading::ToRedis);
+        // No connection brings it twice, and no store can know that it has executed it before (`Acquire::until`).
+        if matches!(letter.call.op, Op::Acquire(order) if order.until.is_none()) {
+            arrivals[1] = None;
+        }
+        for at in arrivals.into_iter().flatten() {
             letter.copies += 1;
             self.queue.push(at, Event::AtServer { letter: id, server });
         }
