@@ -66,6 +66,9 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("lends-under-other-limits"),
 };
 
+/// See `LEAVES`.
+const LOST_FOR: u64 = 2_000_000;
+
 /// Clocks of nodes differ by less than one part in so many.
 const DRIFT_PART: u64 = 2_000;
 
@@ -114,6 +117,8 @@ pub(super) struct Lending {
     /// How long ago one of several peers without a store was tried at most.
     between_trials: u64,
     leaves_until: u64,
+    /// The same of a network that loses some of all datagrams, until all has healed.
+    loses_until: u64,
     silence: Silence,
     lives: Lives,
     /// The peers that have answered a node's last ask, under the limits of which fingerprint, and when.
@@ -152,9 +157,10 @@ impl Lending {
             others: Map::default(),
             other_rules: Map::default(),
             waiting: Map::default(),
-            judges_shares: is_on && setting.plan.network.loss == 0 && !SHARDS.when(setting.plan.daemon.shards > 1),
+            judges_shares: is_on && !SHARDS.when(setting.plan.daemon.shards > 1),
             between_trials: BETWEEN_TRIALS * u64::from(most_nodes(&setting.plan).div_ceil(OWNERS)),
             leaves_until: 0,
+            loses_until: if setting.plan.network.loss > 0 { u64::MAX } else { 0 },
             silence: Silence::new(&setting.plan),
             lives: Lives::default(),
             answers: Map::default(),
@@ -181,7 +187,8 @@ impl Lending {
         let is_answered = within(self.answered.get(&place), PAID) || self.quiet.contains(&place);
         self.by_share.insert(place, (moment.at, !is_answered));
         let is_excused = ANSWERED.when(is_answered || self.lost.contains(&request.key));
-        if is_excused || LEAVES.when(moment.at < self.leaves_until) || within(self.busy.get(&place), BUSY) {
+        let is_lossy = LEAVES.when(moment.at < self.leaves_until.max(self.loses_until));
+        if is_excused || is_lossy || within(self.busy.get(&place), BUSY) {
             return;
         }
         let of_rule = rule.fingerprint();
@@ -425,8 +432,9 @@ impl Observer for Lending {
             Seen::Joined { node, .. } => {
                 self.without.values_mut().for_each(|peers| peers.retain(|((peer, _), _, _)| peer != node));
             }
+            Seen::Calm => self.loses_until = self.loses_until.min(moment.at + LOST_FOR),
             Seen::Begins(fault) if leaves(&fault.what) => self.leaves_until = u64::MAX,
-            Seen::Ends(fault) if leaves(&fault.what) => self.leaves_until = moment.at + 2_000_000,
+            Seen::Ends(fault) if leaves(&fault.what) => self.leaves_until = moment.at + LOST_FOR,
             Seen::PeerAnswered { node, incarnation, key, ask, answer: Ok(loan), rule, leaves, .. }
                 if loan.tokens > 0 =>
             {
@@ -588,6 +596,29 @@ mod tests {
             }
             history.check(&mut checker, at, 1, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// The same when so many of a thousand datagrams are lost until all has healed, if it has, and so long before.
+    #[test]
+    fn a_share_beside_a_peer_is_seen_two_seconds_after_no_datagrams_are_lost_any_more() {
+        for (loss, healed, seen) in [(0, None, 1), (1, None, 0), (1, Some(LOST_FOR), 1), (1, Some(LOST_FOR - 1), 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            (setting.plan.daemon.owners, setting.plan.network.loss) = (true, loss);
+            let mut checker = Lending::new(&setting);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            let at = 4_000_000;
+            if let Some(before) = healed {
+                history.see(&mut checker, at - before, &Seen::Calm);
+            }
+            let (node, incarnation, key, peer, ask) = (0, 0, 7, (1, 1), &peer_ask(9, 1, 1));
+            history.see(&mut checker, at - 40_000, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let (answer, store) = (&loan(1), Timestamp(0));
+            let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+            history.see(&mut checker, at - 39_000, &heard);
+            history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{loss} {healed:?}: {:?}", checker.violations());
         }
     }
 

@@ -15,7 +15,7 @@ use super::notes::{Ids, Life, Lives, Stops, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
-use crate::maps::{Map, Numbered};
+use crate::maps::{Map, Numbered, Set};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Plan, What};
 
@@ -26,7 +26,7 @@ static PUSHES: Exemption = Exemption::new(
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static FORGETS: Exemption = Exemption::new(
-    "small tables, and nodes that are not run, until two periods later",
+    "a node that has been asked for more keys than one of its shards has room for, from then on, and one that is not run, until two periods later",
     "A slot that is forgotten, or a call that is late, may say too little; never too much.",
 );
 static BUCKETS: Exemption =
@@ -61,9 +61,6 @@ const DOUBT: u64 = 10_000;
 /// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long. By a clock that is five
 /// seconds behind the one before windows are open again of which it had counted many since.
 const WINDOWS: usize = 64;
-
-/// Fewer keys than this may have to make room, and are forgotten.
-const ROOM: u32 = 100;
 
 /// What the store lent a node of one window: at most, and surely.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,8 +107,8 @@ struct Account {
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     is_on: bool,
-    /// A key may have to make room for another.
-    forgets: bool,
+    /// Nodes whose keys may have had to make room for others.
+    crowded: Set<u32>,
     stops: Stops,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
@@ -143,7 +140,7 @@ impl Told {
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
             is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
-            forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM),
+            crowded: Set::default(),
             stops: Stops::default(),
             leaps: setting.plan.clocks_leap(),
             blind: 0,
@@ -202,7 +199,7 @@ impl Told {
         let (now, doubt) = (self.now(moment, life, key), self.doubt);
         let longest = call.rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let stopped = FORGETS.when(self.stops.meet(life.0, moment.at, 2 * longest + doubt));
-        let forgets = self.forgets || stopped;
+        let forgets = stopped || FORGETS.when(self.crowded.contains(&life.0));
         let (is_blind, unseen) = (self.blind > 0, now - moment.at + self.blind + self.back);
         let account = self.account(life, key);
         let doubt = doubt.max(account.trip + DOUBT);
@@ -382,6 +379,8 @@ impl Observer for Told {
             return;
         }
         match seen {
+            Seen::Crowded { node } => _ = self.crowded.insert(*node),
+            Seen::Joined { node, .. } => _ = self.crowded.remove(node),
             Seen::Called { node, key, call, sent } => {
                 let life = self.lives.of(*node);
                 if let Op::Return { voids, .. } = call.op
@@ -513,6 +512,24 @@ mod tests {
         history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
         history.called(&mut checker, 3 * SECOND / 2, 2, 2);
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+
+    /// Nothing is said of what the node was lent. It is that node whose keys have no room, or another one; or it was, in its life before.
+    #[test]
+    fn too_little_is_seen_until_the_node_is_asked_for_more_keys_than_it_has_room_for() {
+        let (none, other, own) = (&[][..], &[Seen::Crowded { node: 1 }][..], Seen::Crowded { node: 0 });
+        let again = Seen::Joined { node: 0, incarnation: 0 };
+        for (before, seen) in [(none, 1), (other, 1), (&[own][..], 0), (&[Seen::Crowded { node: 0 }, again][..], 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.daemon.max_keys = 8;
+            let mut checker = Told::new(&setting);
+            before.iter().for_each(|what| history.see(&mut checker, 0, what));
+            history.called(&mut checker, 1, 1, 4);
+            history.settled(&mut checker, 2, 1, 4);
+            history.called(&mut checker, SECOND / 2, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{before:?}: {:?}", checker.violations());
+        }
     }
 
     #[test]
