@@ -297,7 +297,7 @@ mod tests {
     use rationd::core::call::{Acquire, JUST_NOW, Occupy};
     use rationd::core::key::Digest;
     use rationd::core::limit::{Limit, MAX_LIMITS};
-    use rationd::core::time::{Instant, Micros};
+    use rationd::core::time::Instant;
 
     use super::*;
     use rationd::core::call::Window;

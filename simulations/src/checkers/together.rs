@@ -201,7 +201,7 @@ impl Together {
         let plan = &setting.plan;
         let parts = plan.faults.iter().filter(|fault| matches!(fault.what, What::Part { .. }));
         Self {
-            is_on: plan.gossip.is_some(),
+            is_on: !OFF.when(plan.gossip.is_none()),
             midway: false,
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
