@@ -16,7 +16,7 @@ use super::wish::Wish;
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
 use crate::core::calls::{PeerAsks, Waiter};
 use crate::core::context::Context;
-use crate::core::limit::Limit;
+use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::AskOutcome;
 use crate::core::store_clock::StoreClock;
@@ -180,13 +180,19 @@ impl LeasedKey {
         if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }
-        // The peer may have last heard of a bucket's counters before the store lent this node of it, so they may show too little.
-        if !is_believed || self.view.has_account() && self.view.is_lent_any() {
+        if !is_believed {
             self.roll(now);
-            return is_believed;
+            return false;
         }
-        self.view.note_answered(now);
+        // The peer may have last heard of a bucket's counters before the store lent this node of it, so they may show too little.
+        let is_lent_of_buckets = self.view.has_account() && self.view.is_lent_any();
+        if !is_lent_of_buckets {
+            self.view.note_answered(now);
+        }
         for index in 0..self.view.rule().limits.len() {
+            if is_lent_of_buckets && self.view.rule().limits[index].algorithm == Algorithm::Gcra {
+                continue;
+            }
             let mut fresh = loan.counters[index];
             if on(Mutant::LoanOfAnotherWindow) {
                 self.roll(now);
