@@ -36,6 +36,12 @@ use crate::core::usage::PeerIndex;
 /// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
 
+/// Of a scarce limit a node leases for the rest of a window while so many tenths of what all of them expect to use until then are left.
+/// Which of them is asked more often than it expects is chance, and what the others hold for checks that do not come is lost. With ten,
+/// scarce-minutes-0.9x denied 7.6 % of its checks falsely instead of 6.3, for 866 calls per 1000 checks instead of 907; with 25, 5.7 for
+/// 931 (each where four checks were scarce).
+const ENOUGH_TENTHS: u64 = 15;
+
 /// A peer is waited for during this fraction of the time that a check may wait; the rest is for the store, which is asked if the peer
 /// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
 const PATIENCE_PART: u64 = 2;
@@ -511,16 +517,16 @@ fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
 
 /// How a refill is bounded that needs so much where so much is held.
 fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> Bounds {
-    let (plenty, rule) = (!key.is_pressed(now), key.view.rule());
+    let (is_pressed, rule) = (key.is_pressed(now), key.view.rule());
     let account_units = if key.view.has_account() { rule.account_units() } else { 0 };
-    let interval = if plenty && key.view.has_account() { interval_of_account(key) } else { Micros::ZERO };
+    let interval = if !is_pressed && key.view.has_account() { interval_of_account(key) } else { Micros::ZERO };
     Bounds {
         need,
         ceiling: part(key, cx, now).saturating_sub(if on(Mutant::HeldNotSubtracted) { 0 } else { held }),
         interval: interval.max(refill_interval(rule)),
         remaining: remaining(key, now),
         window: rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
-        plenty,
+        plenty: !is_pressed && has_enough_for_all(key, now),
         nodes: nodes_served(key, cx, now).into(),
         lapses: key.lapses(),
         account_units,
@@ -545,6 +551,20 @@ fn part_of_bucket(key: &LeasedKey, part: u64) -> u64 {
     let nodes = u64::from(key.view.nodes().max(1));
     let buckets = key.view.rule().limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
     buckets.map(|limit| limit.capacity() / (part * nodes)).min().unwrap_or(0)
+}
+
+/// Whether what is left of each window suffices for as much at all nodes as this one expects to use of it. Where a limit is not
+/// scarce, nobody misses what one of them holds in vain.
+fn has_enough_for_all(key: &LeasedKey, now: Instant) -> bool {
+    if !key.is_scarce() {
+        return true;
+    }
+    let (latest, nodes) = (key.view.clock().latest(now), u64::from(key.view.nodes()));
+    key.view.limits().all(|(limit, counter)| {
+        let rest = key.demand.tuner().used_in(remaining(key, now).min(limit.period));
+        let all = rest.saturating_mul(nodes).saturating_mul(ENOUGH_TENTHS);
+        limit.algorithm == Algorithm::Gcra || counter.left(limit, latest).saturating_mul(10) >= all
+    })
 }
 
 /// The store may be back: asks for what the share admitted and for what it has left, so that others

@@ -43,6 +43,10 @@ const PRESSED_TENTHS: u64 = 3;
 /// 1000 checks instead of 255; with none, 99.1 % of its tokens are used instead of 99.8.
 const FEW_CHECKS: u64 = 2;
 
+/// A limit is scarce where there are fewer checks of it for each node than this. With four, zipf-200-nodes has 92.8 % of its checks wait
+/// instead of 90.7, for as many calls.
+const SCARCE_CHECKS: u64 = 3;
+
 /// Where the store counts this fraction of a bucket as lent to a node that clients have left, other nodes may be denied for want of it.
 const MUCH_PART: u64 = 8;
 
@@ -358,6 +362,13 @@ impl LeasedKey {
             let tenths = left.saturating_mul(10) < limit.capacity().saturating_mul(PRESSED_TENTHS);
             tenths && (limit.algorithm != Algorithm::Gcra || left < few_of_each)
         })
+    }
+
+    /// Whether a few checks of each node are more than all of a limit. Then others lack what one node holds for checks that may come.
+    pub(super) fn is_scarce(&self) -> bool {
+        let nodes = u64::from(self.view.nodes().max(1));
+        let few_of_each = self.demand.tuner().mean_cost().saturating_mul(nodes.saturating_mul(SCARCE_CHECKS));
+        nodes > 1 && self.view.rule().limits.iter().any(|limit| limit.capacity() < few_of_each)
     }
 
     /// Whether the store sets so much of a bucket aside for this node that other nodes that use it, too, may lack it: what is held, and

@@ -520,6 +520,11 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let [limit] = &key.view.rule().limits[..] else { return };
     let at = key.view.counter(0).at;
     let fits = limit.algorithm == Algorithm::Fixed && limit.period >= SHORTEST_AHEAD;
+    // What one node leases ahead of a scarce limit is most of what there is, and others lack it. But where tokens are set aside, such a
+    // lease frees this node's part, which others lack until then.
+    if key.is_scarce() && !key.view.rule().is_entitled() {
+        return;
+    }
     if !fits || !cx.settings.lease_ahead || key.pacing.has_planned(at) || !key.demand.tuner().is_warm() {
         return;
     }
