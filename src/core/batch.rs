@@ -104,6 +104,11 @@ const CHANCE_PART: u64 = 2;
 /// are checked about once in a window would ask for each check; with more, they would hold tokens that nobody uses.
 const SELDOM_WINDOWS: u64 = 2;
 
+/// Where what is left over of a window goes back by a call, a key that surely gets fewer checks in one leases nothing for the rest of it:
+/// of a token for one check that may come, a call is saved or another one made. With leases for them, eight nodes that asked for half
+/// of `10/1s fixed` and `100/1m fixed` together made 1,099 calls of 1,000 checks, and 1,207 where owners leased for them.
+const CHECKS_OF_LEFTOVER: u64 = 2;
+
 /// After so many checks a measurement is good enough to begin another one, so that a new rate shows soon.
 const ENOUGH: u64 = 2 * FEW;
 
@@ -157,6 +162,8 @@ pub struct Bounds {
     pub nodes: u64,
     /// What is left over when the window ends lapses, and costs no call.
     pub lapses: bool,
+    /// What is left over of the shortest window goes back by a call: it counts in a longer window, or slides.
+    pub leftover_goes_back: bool,
     /// What is left over of a bucket goes back by a call when its account closes: how many of [`gcra::UNIT`] a period of accounts has; 0
     /// where there is no account.
     pub account_units: u64,
@@ -223,6 +230,7 @@ impl Tuner {
             !self.follows.is_usual()
         } else {
             self.is_slow(Micros(bounds.window.0.saturating_mul(SELDOM_WINDOWS)))
+                || bounds.leftover_goes_back && self.expects_fewer(CHECKS_OF_LEFTOVER, bounds.window)
         };
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let few = if bounds.for_all() { u64::MAX } else { self.few().min(bounds.few.saturating_add(bounds.need)) };
@@ -347,6 +355,7 @@ mod tests {
             plenty: false,
             nodes: 1,
             lapses: true,
+            leftover_goes_back: false,
             account_units: 0,
             few: u64::MAX,
         }
@@ -371,6 +380,16 @@ mod tests {
             tuner.refill(Instant(round * 20_000_000), bounds)
         });
         batches.last().unwrap()
+    }
+
+    #[test]
+    fn what_would_go_back_by_a_call_is_not_leased_for_a_check_that_may_come() {
+        let half = Micros::from_secs(30);
+        let plenty = Bounds { plenty: true, remaining: half, window: half, ..bounds(1, 100) };
+        assert_eq!(seldom(plenty), 3, "one waits, and two may come until the window ends");
+        assert_eq!(seldom(Bounds { leftover_goes_back: true, ..plenty }), 1);
+        let minute = Bounds { plenty: true, leftover_goes_back: true, ..bounds(1, 100) };
+        assert_eq!(seldom(minute), 4, "of more checks than one or two most come");
     }
 
     #[test]

@@ -529,6 +529,7 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
         plenty: !is_pressed && has_enough_for_all(key, now),
         nodes: nodes_served(key, cx, now).into(),
         lapses: key.lapses(),
+        leftover_goes_back: key.hands_leftover_back(),
         account_units,
         few: if account_units > 1 { part_of_bucket(key, FEW_PART).max(1) } else { u64::MAX },
     }

@@ -352,6 +352,13 @@ impl LeasedKey {
         limits.len() == 1 && matches!(limits[0].algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)
     }
 
+    /// What is left over of the shortest window goes back when that ends, and others want it: it counts in a longer window, or goes on to
+    /// count in a scarce one that slides.
+    pub(super) fn hands_leftover_back(&self) -> bool {
+        let limits = &self.view.rule().limits;
+        limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding && self.is_scarce()
+    }
+
     /// A limit is under pressure, as far as is known.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         let latest = self.view.clock().latest(now);
