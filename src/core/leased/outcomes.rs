@@ -492,8 +492,10 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
     if hot && contested && !waits_for_window && granted < order.want / CONTESTED_PART {
         let pause = if key.view.has_account() { longest } else { longest.min(LONGEST_WINDOW_PAUSE) };
         let until = key.before_promised(now, now + pause + cx.jitter(Micros(pause.0 / JITTER_PART)));
-        // In the background, the store is asked somewhat earlier, so that nobody waits.
-        key.pacing.pause_until(until, Micros(pause.0 / EARLY_PART));
+        // In the background, the store is asked somewhat earlier, so that nobody waits. Where a promise cuts the pause of a window short,
+        // that is earlier by a part of what is left of it: else every denied check would ask until then.
+        let lasts = if key.view.has_account() { pause } else { pause.min(until.since(now)) };
+        key.pacing.pause_until(until, Micros(lasts.0 / EARLY_PART));
     }
 }
 
