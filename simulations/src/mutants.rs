@@ -330,7 +330,7 @@ static SCRIPTS: [ScriptBug; 54] = [
     ScriptBug {
         name: "old-accounts-forgotten",
         about: "What nobody accounted for in two periods is not counted as spent: bound after crashes.",
-        edits: &[("--=spend lent_before, (lent_period + 1) * PERIOD", "")],
+        edits: &[("--=spend lent_before, ended * UNIT", "")],
     },
     ScriptBug {
         name: "return-loses-one",

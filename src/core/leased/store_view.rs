@@ -381,9 +381,8 @@ impl StoreView {
         }
     }
 
-    /// Whether an answer shows that the store has lost what it knew of the key: another epoch that no reset began. A key that
-    /// came to its end as nobody asked for it has another epoch, too; then no tokens of it are left with this node, and
-    /// nothing is lost.
+    /// Whether an answer shows that the store has lost what it knew of the key: another epoch that no reset began. A key that came to
+    /// its end as nobody asked for it has another epoch, too; then this node has no tokens of it, and nothing is lost.
     pub(super) fn shows_loss(&self, grant: &Grant) -> bool {
         let is_another = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
         let has_expired = self.expires.is_some_and(|expires| grant.now >= expires.time()) && !self.is_lent_any();
