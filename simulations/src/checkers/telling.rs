@@ -27,7 +27,7 @@ static PUSHES: Exemption = Exemption::new(
     "What is told under a change has no window of this count.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods and two seconds after that has caught up with the one before",
+    "a key that another clock counts, or of which a former owner with another clock has lent, until two periods and two seconds after that has caught up with the one before",
     "What is told has no window of this count.",
 );
 static LENDERS: Exemption = Exemption::new(
@@ -129,6 +129,15 @@ impl Telling {
         }
     }
 
+    /// A former owner has lent by its own clock, as it did before it was cut off.
+    fn executed_by_former(&mut self, moment: Moment, key: u32, now: u64) {
+        let former = now.wrapping_sub(moment.store.0);
+        let known = self.skews.get(&key).copied().unwrap_or(0);
+        if differ(former, known) > BUSY {
+            self.leap(moment, key, [former; 2], known);
+        }
+    }
+
     fn leap(&mut self, moment: Moment, key: u32, before: [u64; 2], skew: u64) {
         let behind = |before: u64| Some(before.wrapping_sub(skew)).filter(|behind| *behind < skew.wrapping_sub(before));
         let again = before.into_iter().filter_map(behind).max().unwrap_or(0);
@@ -216,8 +225,10 @@ impl Observer for Telling {
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(moment, request.key, store.0);
         }
-        if let Seen::Executed { key, grant, stale: false, .. } = seen {
-            self.executed(moment, *key, grant.now.0);
+        match seen {
+            Seen::Executed { key, grant, stale: false, .. } => self.executed(moment, *key, grant.now.0),
+            Seen::Executed { key, grant, stale: true, .. } => self.executed_by_former(moment, *key, grant.now.0),
+            _ => {}
         }
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if grant.granted > 0 => {
@@ -331,6 +342,31 @@ mod tests {
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    /// A node was lent four of a window that a former owner's clock shows, a second ahead: until two periods and two seconds after the
+    /// owner's clock shows that.
+    #[test]
+    fn what_a_former_owner_with_another_clock_has_lent_may_be_told() {
+        for (stale, ahead, at, seen) in [
+            (true, SECOND, 5 * SECOND, 0),
+            (true, SECOND, 5 * SECOND + 1, 1),
+            (true, 0, 2 * SECOND, 1),
+            (false, 0, 2 * SECOND, 1),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            history.called(&mut checker, 1, 1, 4);
+            history.stale = stale;
+            history.lent(&mut checker, 1, ahead, 1, 4);
+            let window = Timestamp(1_800_000_000_000_000 + 12 * SECOND);
+            let count = Count { admitted: 4, refunded: 0 };
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
+            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            assert_eq!(checker.violations().len(), seen, "{stale} {ahead} {at}: {:?}", checker.violations());
         }
     }
 

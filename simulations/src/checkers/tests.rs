@@ -361,7 +361,7 @@ impl History {
         let grant = self.grant(at, tokens);
         let (grant, ran) = (&Grant { now: grant.now + Micros(ahead), ..grant }, &Ran::default());
         let (node, incarnation, key) = (0, 0, 0);
-        let executed = Seen::Executed { master: 0, node, incarnation, key, call, grant, stale: false, ran };
+        let executed = Seen::Executed { master: 0, node, incarnation, key, call, grant, stale: self.stale, ran };
         self.see(observer, at, &executed);
         self.see(observer, at, &Seen::Settled { node, incarnation, key, call, grant: Some(grant) });
     }
