@@ -142,6 +142,30 @@ fn what_a_share_admitted_goes_back_to_the_share() {
     assert_eq!((alone(0), alone(4)), (85, 89));
 }
 
+/// A node that the store had never answered about the key guessed its clock, so the store may have been charged in another window than
+/// the node has told its client: it would take the cost off what others are charged there.
+#[test]
+fn what_a_share_admitted_by_a_guessed_clock_does_not_go_back_once_the_store_was_charged() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    for _ in 0..3 {
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+    }
+    bench.settle_window(SECOND);
+    let charge = hold(&mut bench, 10);
+    assert_eq!((charge.source, charge.epoch), (Source::Share, 0));
+    bench.advance(Micros(250_000));
+    bench.check(1);
+    let call = bench.acquire();
+    let need = bench.order(&call).need;
+    assert!(need >= 10, "it pays");
+    bench.grant(&call, need);
+    bench.calls();
+    assert!(give_back(&mut bench, 4, &charge));
+    assert_eq!(refunds(&mut bench), []);
+}
+
 /// A bucket that was charged for somebody who waited.
 fn charged_bucket(limit: &str, cost: u64) -> (Bench, Charge) {
     let mut bench = Bench::new(limit);

@@ -203,6 +203,11 @@ pub(in crate::core) fn give_back_charge(
         // unknown whether the store was charged, and nothing is refunded.
         due = if key.outage.book().is_some() { due - key.outage.refund(&rule, [charge.at, clock], due) } else { 0 };
         key.note_refund(cost - due);
+        if charge.epoch == 0 && !rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
+            // The store had not answered about the key by then, so this node guessed its clock, and the store may have been charged in
+            // another window than the charge names.
+            due = 0;
+        }
     }
     if key.view.was_reset_since(charge.epoch) {
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
