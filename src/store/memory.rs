@@ -157,7 +157,7 @@ impl MemoryStore {
             counter.debit(limit, now, tokens);
             cell.set(counter);
             if !lifetime::is_kept(limit, &counter, cell.expires()) {
-                cell.live_until(lifetime::expires_at(limits, &[counter], now, gcra::units(limits)));
+                cell.live_until(expires_at(limits, counter, now));
             }
         }
         Some(Spent { lent, counter, epoch: cell.epoch() })
@@ -410,4 +410,10 @@ impl MemoryStore {
         (view.head, view.lent) = (Some(head), Default::default());
         Ok(view.grant(0, Standing::New))
     }
+}
+
+/// Until when a key of one limit is kept that nothing is leased of. Few checks need it.
+#[cold]
+fn expires_at(limits: &[Limit], counter: Counter, now: Timestamp) -> Timestamp {
+    lifetime::expires_at(limits, &[counter], now, gcra::units(limits))
 }
