@@ -468,6 +468,7 @@ if has_gcra then
   elseif found < period then
     passed, lent_period = period - found, period
   end
+  -- A number within a period is one of the scripts of an earlier build, which charge what is more than two seconds older.
   if account_period > 0 then
     is_now = account_period == found
     is_before = account_period < found and account_period >= found - (found % units == 0 and units or 1)

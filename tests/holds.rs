@@ -121,8 +121,8 @@ fn what_was_charged_before_a_loss_is_given_back() {
     assert_eq!(refunds(&mut bench).len(), 1);
 }
 
-/// What a lone node admits of a window on its share, where ten were held and so many of them given back.
-fn alone(back: u64) -> usize {
+/// Ten tokens of a share of `100/1s fixed`, of a node that the store has never answered.
+fn held_on_a_share() -> (Bench, Charge) {
     let mut bench = Bench::new("100/1s fixed");
     bench.check(1);
     for _ in 0..3 {
@@ -131,7 +131,13 @@ fn alone(back: u64) -> usize {
     }
     bench.settle_window(SECOND);
     let charge = hold(&mut bench, 10);
-    assert_eq!(charge.source, Source::Share);
+    assert_eq!((charge.source, charge.epoch), (Source::Share, 0));
+    (bench, charge)
+}
+
+/// What a lone node admits of a window on its share, where ten were held and so many of them given back.
+fn alone(back: u64) -> usize {
+    let (mut bench, charge) = held_on_a_share();
     assert!(give_back(&mut bench, back, &charge));
     assert_eq!(refunds(&mut bench), []);
     (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
@@ -146,15 +152,7 @@ fn what_a_share_admitted_goes_back_to_the_share() {
 /// the node has told its client: it would take the cost off what others are charged there.
 #[test]
 fn what_a_share_admitted_by_a_guessed_clock_does_not_go_back_once_the_store_was_charged() {
-    let mut bench = Bench::new("100/1s fixed");
-    bench.check(1);
-    for _ in 0..3 {
-        let call = bench.acquire();
-        bench.fail(&call, StoreError::Unknown);
-    }
-    bench.settle_window(SECOND);
-    let charge = hold(&mut bench, 10);
-    assert_eq!((charge.source, charge.epoch), (Source::Share, 0));
+    let (mut bench, charge) = held_on_a_share();
     bench.advance(Micros(250_000));
     bench.check(1);
     let call = bench.acquire();

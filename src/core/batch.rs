@@ -49,8 +49,9 @@ impl Default for Follows {
 }
 
 impl Follows {
-    /// Of an account that was opened at the end of a period, only the next one is left; of one that is open for as long as two units, all of
-    /// the first. So the longer its periods, the nearer to half of one a check has to be to count as one that follows.
+    /// A pause is short that takes less than half a period of accounts and half a unit more: two seconds where a period has two, and nine
+    /// where it has sixteen. With a whole period, checks that come by chance would count as a visit: eight nodes that each saw a bucket of
+    /// `1000/1h burst 50` once in a minute made 1,131 calls per 1000 checks instead of 1,102.
     fn note(&mut self, pause: Micros) {
         self.often = if pause.0 < (u64::from(self.units) + 1) * gcra::UNIT.0 / 2 {
             self.often + (u8::MAX - self.often) / LATEST_PART

@@ -97,6 +97,12 @@ impl Rule {
         Micros(self.account_units() * gcra::UNIT.0)
     }
 
+    /// The longest that tokens of a bucket can be lent without being accounted for.
+    #[must_use]
+    pub fn lease_life(&self) -> Micros {
+        gcra::lease_life(self.account_units())
+    }
+
     /// The rule of an anonymous policy with these limits.
     ///
     /// # Panics

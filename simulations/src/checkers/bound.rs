@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Counter, Grant, OPEN, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
-use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 
@@ -280,7 +279,7 @@ impl Bound {
         });
         let state = self.keys.of(key);
         if let Some((rule, counters)) = known.filter(|(of, _)| Some(of) == state.rule.as_ref()) {
-            let until = state.now + gcra::lease_life(rule.account_units()).0;
+            let until = state.now + rule.lease_life().0;
             let buckets = rule.limits.iter().zip(&counters).zip(&mut state.counts);
             for ((limit, counter), count) in buckets.filter(|((limit, _), _)| limit.algorithm == Algorithm::Gcra) {
                 count.forget_aside(limit, counter.used, until);

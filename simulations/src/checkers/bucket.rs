@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::gcra::{AHEAD, lease_life};
+use rationd::core::gcra::AHEAD;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
@@ -305,9 +305,8 @@ impl Bucket {
         let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
         let is_unknown = self.midway && self.lent.get(&(key, node)).is_none_or(|accounts| accounts.now[0].order == 0);
         let freed = self.freed(node, key, call, grant, false);
-        let units = call.rule.account_units();
-        if ran.is_earlier && units > 1 {
-            self.mixed.insert(key, grant.now.0 + 2 * lease_life(units).0);
+        if ran.is_earlier && call.rule.account_units() > 1 {
+            self.mixed.insert(key, grant.now.0 + 2 * call.rule.lease_life().0);
         }
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {

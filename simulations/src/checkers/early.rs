@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Verdict};
-use rationd::core::gcra::lease_life;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::usage::Usage;
@@ -351,7 +350,7 @@ impl Early {
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-        let account = lease_life(rule.account_units()).0;
+        let account = rule.lease_life().0;
         let kept = longest + if is_bucket { account } else { 0 };
         while asked.front().is_some_and(|asked| asked.at + kept < moment.at) {
             asked.pop_front();
@@ -433,7 +432,7 @@ impl Observer for Early {
         let limit = aligned(rule);
         // Accounts of nodes that are gone hold a part of a bucket.
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-        let lasts = counts + if is_bucket { lease_life(rule.account_units()).0 } else { 0 };
+        let lasts = counts + if is_bucket { rule.lease_life().0 } else { 0 };
         // A window that begins once all has healed is as good as any.
         let begun = limit.map_or(lasts, |limit| limit.period.0.saturating_sub(decision.reset_after.0));
         let is_spoilt = self.is_spoilt(moment, request.key, counts);
@@ -489,6 +488,7 @@ impl Checker for Early {
 #[cfg(test)]
 mod tests {
     use rationd::core::decision::Source;
+    use rationd::core::gcra::lease_life;
     use rationd::core::key::Digest;
     use rationd::core::time::Timestamp;
     use rationd::core::usage::Count;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use rationd::core::call::{Counter, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
-use rationd::core::gcra::lease_life;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
@@ -141,7 +140,7 @@ pub(super) struct Left {
 /// For so long a node may hold what it is lent.
 fn lasts(rule: &Rule) -> u64 {
     let of = |limit: &Limit| match limit.algorithm {
-        Algorithm::Gcra => lease_life(rule.account_units()).0 + limit.depth().0,
+        Algorithm::Gcra => rule.lease_life().0 + limit.depth().0,
         _ => 2 * limit.period.0,
     };
     rule.limits.iter().map(of).max().unwrap_or(0)

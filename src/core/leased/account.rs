@@ -166,12 +166,7 @@ impl LeasedKey {
     /// it hears of it after `wait`. A client that comes a moment too early would be denied once more.
     pub(super) fn drift_margin(&self, now: Instant, wait: Micros) -> Micros {
         let (ages, limits) = (self.ages(now, 0), self.view.rule().limits.len());
-        let age = ages
-            .into_iter()
-            .take(limits)
-            .max()
-            .unwrap_or(Micros::ZERO)
-            .min(gcra::lease_life(self.view.rule().account_units()));
+        let age = ages.into_iter().take(limits).max().unwrap_or(Micros::ZERO).min(self.view.rule().lease_life());
         let since = self.view.clock().age(now).max(age);
         let span = since + wait;
         Micros(span.0 - span.rounded_early().0 + 1)

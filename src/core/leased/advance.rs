@@ -519,7 +519,7 @@ fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
 fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> Bounds {
     let (is_pressed, rule) = (key.is_pressed(now), key.view.rule());
     let account_units = if key.view.has_account() { rule.account_units() } else { 0 };
-    let interval = if !is_pressed && key.view.has_account() { interval_of_account(key) } else { Micros::ZERO };
+    let interval = if !is_pressed && account_units > 0 { interval_of_account(key) } else { Micros::ZERO };
     Bounds {
         need,
         ceiling: part(key, cx, now).saturating_sub(if on(Mutant::HeldNotSubtracted) { 0 } else { held }),

@@ -344,9 +344,8 @@ fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
 /// Whether a denied client was told to come back within the life of an account, and may still come. It was told so by what this node
 /// holds: were that returned, the store might have lent it to others by then.
 fn is_promised(key: &LeasedKey, now: Instant) -> bool {
-    let comes = |at: Instant| {
-        at + refill_interval(key.view.rule()) > now && at <= now + gcra::lease_life(key.view.rule().account_units())
-    };
+    let rule = key.view.rule();
+    let comes = |at: Instant| at + refill_interval(rule) > now && at <= now + rule.lease_life();
     key.pacing.promise().is_some_and(|promise| comes(promise.at))
 }
 
