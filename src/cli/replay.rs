@@ -14,7 +14,7 @@ use crate::core::overrides::Subject;
 use crate::core::policy::{Plan, Policy, PolicySet};
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
-use crate::serve::recording::file::{Arrival, Event, policy_tag};
+use crate::serve::recording::file::{Arrival, Event, kept, policy_tag};
 use crate::store::memory::MemoryStore;
 
 /// Where the monotonic clocks begin, so that nothing is before their beginning.
@@ -63,7 +63,7 @@ pub(super) enum Fate {
 /// The policies, found by what a record has of them.
 pub(super) struct Policies<'a> {
     by_tag: HashMap<u64, &'a Arc<Policy>>,
-    /// Overrides of single keys, by digest.
+    /// Overrides of single keys, by what a recording keeps of their digests.
     single: HashMap<Digest, &'a Plan>,
     /// Recordings have keys, so overrides are found by them.
     has_keys: bool,
@@ -75,7 +75,7 @@ impl<'a> Policies<'a> {
         let single =
             set.iter().flat_map(|policy| policy.overrides.iter().map(move |(name, plan)| (policy, name, plan)));
         let single = single.filter_map(|(policy, name, plan)| match Subject::parse(name) {
-            Ok(Subject::Key(key)) => Some((digests.digest(&policy.name, &key), plan)),
+            Ok(Subject::Key(key)) => Some((kept(digests.digest(&policy.name, &key)), plan)),
             _ => None,
         });
         Self { by_tag, single: single.collect(), has_keys }

@@ -123,12 +123,17 @@ impl Policy {
         self.overrides.get(key).unwrap_or(&self.plan)
     }
 
+    /// Whether denials of this key are enforced. The first half of its digest decides, which is all that a recording keeps.
+    #[must_use]
+    pub fn is_enforced_for(&self, digest: Digest) -> bool {
+        self.enforce == 100 || ((digest.0 >> u64::BITS) as u64) % 100 < u64::from(self.enforce)
+    }
+
     /// The decision after the policy's mode was applied: in shadow mode, a denial of this key becomes an admission
     /// with the reason `shadow`.
     #[must_use]
     pub fn enforced(&self, digest: Digest, mut decision: Decision) -> Decision {
-        let enforced = self.enforce == 100 || digest.0 % 100 < u128::from(self.enforce);
-        if decision.verdict == Verdict::Deny && !enforced {
+        if decision.verdict == Verdict::Deny && !self.is_enforced_for(digest) {
             decision.verdict = Verdict::Allow;
             decision.reason = Reason::Shadow;
             decision.retry_after = None;
@@ -341,5 +346,19 @@ mod tests {
         let denied = Plan::Blocked.fixed_decision().unwrap();
         let seen = policy.enforced(Digest(7), denied);
         assert_eq!((seen.verdict, seen.reason), (Verdict::Allow, Reason::Shadow));
+    }
+
+    #[test]
+    fn a_percentage_is_one_of_keys_by_the_first_half_of_their_digests() {
+        let part = PolicySpec { enforce: Some(25), ..spec(&["1/1s"]) };
+        let policy = PolicySet::compile(&BTreeMap::from([("p".to_owned(), part)])).unwrap().get("p").unwrap().clone();
+        let digests = (0..10_000_u64).map(|key| Digest::of("p", &key.to_le_bytes()));
+        let enforced = digests.filter(|digest| {
+            let is_enforced = policy.is_enforced_for(*digest);
+            assert_eq!(is_enforced, policy.is_enforced_for(Digest(digest.0 ^ u128::from(u64::MAX))));
+            is_enforced
+        });
+        let count = enforced.count();
+        assert!((2_300..2_700).contains(&count), "{count}");
     }
 }

@@ -80,7 +80,7 @@ fn reason(denial: &Denial, policies: &PolicySet) -> Option<Reason> {
     let is_watched = || {
         let policy = policies.get(denial.policy.as_deref()?)?;
         let (digest, _) = denial.key?;
-        Some(policy.enforce < 100 && digest.0 % 100 >= u128::from(policy.enforce))
+        Some(!policy.is_enforced_for(digest))
     };
     Some(if reason != Reason::Blocked && is_watched() == Some(true) { Reason::Shadow } else { reason })
 }

@@ -210,7 +210,7 @@ mod tests {
                         let key = "k".repeat(number * 3);
                         let (policy, event) = (&policies[number / 3 % 2], Event::ALL[number % 4]);
                         let subject = subject(policy, u128::MAX / (number as u128 + 1), key.as_bytes());
-                        let (cost, digest) = (number as u64, subject.digest);
+                        let (cost, digest) = (number as u64, file::kept(subject.digest));
                         recording.add(&mut arrived, at, &subject, cost, event);
                         let key = if with_keys { &key.as_bytes()[..key.len().min(KEY)] } else { &[] };
                         let at = Timestamp(at.0 + 7);

@@ -125,7 +125,7 @@ impl Report {
         };
         let keys = self.keys.iter().take(most).map(|(digest, key)| {
             json!({
-                "policy": key.policy, "digest": digest.to_string(),
+                "policy": key.policy, "digest": kept_digits(*digest),
                 "key": (!key.key.is_empty()).then(|| String::from_utf8_lossy(&key.key)),
                 "newly_denied": key.newly_denied, "newly_admitted": key.newly_admitted,
             })
@@ -159,7 +159,7 @@ impl Report {
             let mut rows = vec![["NEWLY DENIED", "NEWLY ADMITTED", "POLICY", "KEY"].map(str::to_owned).to_vec()];
             rows.extend(self.keys.iter().take(most).map(|(digest, key)| {
                 let name = match key.key.is_empty() {
-                    true => format!("(digest {digest})"),
+                    true => format!("(digest {}...)", kept_digits(*digest)),
                     false => output::visible(&String::from_utf8_lossy(&key.key)),
                 };
                 vec![key.newly_denied.to_string(), key.newly_admitted.to_string(), output::visible(&key.policy), name]
@@ -171,4 +171,9 @@ impl Report {
         }
         text
     }
+}
+
+/// The digits of what a recording keeps of a digest.
+fn kept_digits(digest: Digest) -> String {
+    format!("{:016x}", digest.0 >> u64::BITS)
 }

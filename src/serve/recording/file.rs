@@ -12,12 +12,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+pub use super::group::kept;
 use super::group::{Common, Group, TAG_BITS};
 use crate::core::key::{Digest, DigestKey};
 use crate::core::time::{Instant, Micros, Timestamp};
 
 /// The first bytes of a file; the number is the version of the format.
-const MAGIC: &[u8; 16] = b"rationd arrive 3";
+const MAGIC: &[u8; 16] = b"rationd arrive 4";
 /// What files of all versions begin with.
 const ANY_MAGIC: &[u8] = MAGIC.split_at(MAGIC.len() - 1).0;
 /// The magic bytes, the bytes of a key, how many pages there are at most, and by which key digests are made. It is as
@@ -62,7 +63,7 @@ impl Event {
 pub struct Arrival {
     /// When it came.
     pub at: Timestamp,
-    /// The digest of policy and key.
+    /// The digest of policy and key, as far as it is [kept].
     pub digest: Digest,
     /// The policy: see [`policy_tag`].
     pub policy: u64,
@@ -396,11 +397,11 @@ mod tests {
 
     const BEGAN: u64 = 1_800_000_000_000_000;
     /// Bytes of a group of one arrival.
-    const ALONE: usize = 32;
+    const ALONE: usize = 24;
 
     fn arrival(number: u64) -> Arrival {
         let event = Event::ALL[number as usize % 4];
-        let (digest, key) = (Digest::of("p", &number.to_le_bytes()), number.to_string());
+        let (digest, key) = (kept(Digest::of("p", &number.to_le_bytes())), number.to_string());
         let at = Timestamp(BEGAN + number);
         Arrival { at, digest, policy: policy_tag("p"), cost: number * 3, event, key: key.as_bytes().into() }
     }

@@ -2,7 +2,7 @@
 //!
 //! A group has a head of two words: the low half of a microsecond and the outcome of each arrival, two bits each from the lowest
 //! on; then the policy's tag, how many arrivals there are less one, and their cost. A cost that is too large for the head has
-//! a word behind it. The arrivals' digests follow. What one connection sends at once comes at one time, so a group saves
+//! a word behind it. The first halves of the arrivals' digests follow, which are enough to tell keys apart. What one connection sends at once comes at one time, so a group saves
 //! what most of its arrivals would repeat. Written by whoever decides, and kept as it is by `file.rs`.
 
 use crate::core::key::Digest;
@@ -20,7 +20,8 @@ const LONG: u64 = (1 << COST_BITS) - 1;
 const MOST: usize = 1 << COUNT_BITS;
 
 const WORD: usize = 8;
-const DIGEST: usize = 16;
+/// Bytes that are kept of a digest.
+const DIGEST: usize = 8;
 
 /// What the arrivals of a group have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) struct Common {
 pub(super) struct Groups {
     bytes: Vec<u8>,
     common: Common,
-    digests: [[u8; DIGEST]; MOST],
+    halves: [[u8; DIGEST]; MOST],
     outcomes: u32,
     /// How many arrivals the last has. None: there is no such group yet.
     count: usize,
@@ -66,7 +67,7 @@ impl Groups {
     #[inline]
     pub(super) fn add(&mut self, digest: Digest, outcome: u32) {
         let place = self.count % MOST;
-        self.digests[place] = digest.0.to_le_bytes();
+        self.halves[place] = first_half(digest).to_le_bytes();
         self.outcomes |= outcome << (2 * place);
         self.count = place + 1;
     }
@@ -81,7 +82,7 @@ impl Groups {
             if cost >= LONG {
                 self.bytes.extend_from_slice(&cost.to_le_bytes());
             }
-            self.bytes.extend_from_slice(self.digests[..self.count].as_flattened());
+            self.bytes.extend_from_slice(self.halves[..self.count].as_flattened());
         }
         (self.outcomes, self.count) = (0, 0);
     }
@@ -109,7 +110,7 @@ pub(super) struct Group<'a> {
     /// What its arrivals have in common.
     pub common: Common,
     outcomes: u32,
-    digests: &'a [[u8; DIGEST]],
+    halves: &'a [[u8; DIGEST]],
     /// The whole of it.
     pub bytes: &'a [u8],
 }
@@ -123,22 +124,33 @@ impl<'a> Group<'a> {
         let count = (what >> COST_BITS) as usize % MOST + 1;
         let cost = what & LONG;
         let (cost, rest) = if cost == LONG { word(rest)? } else { (cost, rest) };
-        let digests = rest.as_chunks().0.get(..count)?;
+        let halves = rest.as_chunks().0.get(..count)?;
         let whole = bytes.len() - rest.len() + count * DIGEST;
         let common = Common { at: when as u32, policy: what >> (COUNT_BITS + COST_BITS), cost };
-        Some(Self { common, outcomes: (when >> 32) as u32, digests, bytes: &bytes[..whole] })
+        Some(Self { common, outcomes: (when >> 32) as u32, halves, bytes: &bytes[..whole] })
     }
 
     /// How many arrivals it has.
     pub(super) fn len(&self) -> usize {
-        self.digests.len()
+        self.halves.len()
     }
 
-    /// Each arrival's digest and outcome.
+    /// Each arrival's digest, as far as it is kept, and outcome.
     pub(super) fn arrivals(self) -> impl Iterator<Item = (Digest, u32)> + use<'a> {
         let outcomes = (0..u32::BITS).step_by(2).map(move |place| self.outcomes >> place & 3);
-        self.digests.iter().map(|digest| Digest(u128::from_le_bytes(*digest))).zip(outcomes)
+        self.halves.iter().map(|half| Digest(u128::from(u64::from_le_bytes(*half)) << u64::BITS)).zip(outcomes)
     }
+}
+
+/// What is kept of a digest.
+fn first_half(digest: Digest) -> u64 {
+    (digest.0 >> u64::BITS) as u64
+}
+
+/// A digest as it is read: with its second half as zeros.
+#[must_use]
+pub fn kept(digest: Digest) -> Digest {
+    Digest(u128::from(first_half(digest)) << u64::BITS)
 }
 
 fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -172,7 +184,7 @@ mod tests {
                 let (digest, outcome) = (Digest(u128::MAX / (place as u128 + 1)), place as u32 % 4);
                 groups.push(common, digest, outcome);
                 let of_group = (number * 9 - place / 16 * 16).min(16);
-                wanted.push((of_group, common, digest, outcome));
+                wanted.push((of_group, common, kept(digest), outcome));
             }
         }
         groups.close();
@@ -183,7 +195,7 @@ mod tests {
         others.append(&groups);
         others.push(most, Digest(3), 2);
         others.close();
-        wanted.push((1, most, Digest(3), 2));
+        wanted.push((1, most, kept(Digest(3)), 2));
         assert_eq!(read(others.bytes()), wanted);
         assert!(
             (0..bytes)
@@ -198,6 +210,6 @@ mod tests {
         let mut groups = Groups::default();
         (0..16).for_each(|number| groups.push(Common { at: 1, policy: 2, cost: 3 }, Digest(number), 0));
         groups.close();
-        assert_eq!(groups.bytes().len(), 16 * 17);
+        assert_eq!(groups.bytes().len(), 16 * 9);
     }
 }
