@@ -87,7 +87,8 @@ pub(super) struct Window {
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
-    peers: Vec<(PeerIndex, Count)>,
+    /// What each peer has reported, and whether that came after the window was over, so that it is all that the peer has done in it.
+    peers: Vec<(PeerIndex, Count, bool)>,
     /// What all peers together have admitted.
     sum: u64,
     /// What some of them took back beyond what they had admitted themselves.
@@ -121,9 +122,9 @@ impl Window {
         self.refunded_in_store = self.refunded_in_store.saturating_add(tokens);
     }
 
-    /// Number of nodes that have reported on it.
-    pub(super) fn origins(&self) -> usize {
-        self.peers.len()
+    /// Whether so many peers have reported on it, and each of them all that it has done.
+    pub(super) fn is_whole(&self, peers: usize) -> bool {
+        self.peers.len() >= peers && self.peers.iter().all(|(.., is_whole)| *is_whole)
     }
 
     /// Whether what this node has done has changed enough for a report.
@@ -137,9 +138,10 @@ impl Window {
         own != told && (terms.pressing || late && (far || own.refunded != told.refunded))
     }
 
-    /// Whether it must be reported, now or later. Less than a small part of a share is never reported.
+    /// Whether it must be reported, now or later. Less than a small part of a share is not reported once the window is over, unless
+    /// some of it was before: then peers await the rest.
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
-        let least = if open { 0 } else { terms.part(64) };
+        let least = if open || self.told.admitted > 0 { 0 } else { terms.part(64) };
         let is_worth_it = self.own.admitted > least || open && self.own.refunded > 0;
         is_worth_it && (open || self.finals < FINALS)
     }
@@ -150,16 +152,17 @@ impl Window {
         (self.told, self.told_at) = (self.own, now);
     }
 
-    fn merge(&mut self, origin: PeerIndex, count: Count) {
-        let place = match self.peers.binary_search_by_key(&origin, |(origin, _)| *origin) {
+    fn merge(&mut self, origin: PeerIndex, count: Count, is_over: bool) {
+        let place = match self.peers.binary_search_by_key(&origin, |(origin, ..)| *origin) {
             Ok(place) => place,
             Err(_) if self.peers.len() == MOST_ORIGINS => return,
             Err(place) => {
-                self.peers.insert(place, (origin, Count::default()));
+                self.peers.insert(place, (origin, Count::default(), false));
                 place
             }
         };
-        let known = &mut self.peers[place].1;
+        let (_, known, is_whole) = &mut self.peers[place];
+        *is_whole |= is_over;
         let sum = Count { admitted: known.admitted + count.admitted, refunded: known.refunded + count.refunded };
         let merged = if on(Mutant::MergeAdds) { sum } else { known.max_of(count) };
         self.sum = self.sum.saturating_sub(known.net()).saturating_add(merged.net());
@@ -211,13 +214,14 @@ impl History {
         self.windows.get_mut(place)
     }
 
-    /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that.
-    pub(super) fn merge(&mut self, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64) {
+    /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that. `is_over`: it left when
+    /// the window was over.
+    pub(super) fn merge(&mut self, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64, is_over: bool) {
         let refunded = count.refunded.min(capacity.saturating_mul(REFUNDED_TIMES));
         // Refunded tokens can be admitted again, so only the net count is bounded.
         let count = Count { admitted: count.admitted.min(capacity.saturating_add(refunded)), refunded };
         if let Some(window) = self.enter(at) {
-            window.merge(origin, count);
+            window.merge(origin, count, is_over);
         }
     }
 
@@ -251,7 +255,7 @@ mod tests {
             let mut history = History::default();
             for index in order {
                 let (origin, count) = tellings[*index];
-                history.merge(PeerIndex(origin), AT, count, 100);
+                history.merge(PeerIndex(origin), AT, count, 100, true);
             }
             history.get(AT).map(Window::peers)
         };
@@ -263,22 +267,22 @@ mod tests {
     #[test]
     fn what_is_taken_back_of_a_loan_is_less_of_what_its_lender_admitted() {
         let mut history = History::default();
-        history.merge(PeerIndex(1), AT, count(9, 0), 100);
+        history.merge(PeerIndex(1), AT, count(9, 0), 100, true);
         let spent = |history: &History, own| history.get(AT).map(|window| (window.spent(own), window.peers()));
         assert_eq!(spent(&history, count(0, 2)), Some((7, 9)));
-        history.merge(PeerIndex(2), AT, count(1, 3), 100);
-        history.merge(PeerIndex(2), AT, count(1, 3), 100);
+        history.merge(PeerIndex(2), AT, count(1, 3), 100, true);
+        history.merge(PeerIndex(2), AT, count(1, 3), 100, true);
         assert_eq!(spent(&history, count(0, 2)), Some((5, 9)));
-        history.merge(PeerIndex(2), AT, count(4, 3), 100);
+        history.merge(PeerIndex(2), AT, count(4, 3), 100, true);
         assert_eq!(spent(&history, count(3, 2)), Some((11, 10)));
     }
 
     #[test]
     fn nobody_admits_more_than_the_limit() {
         let mut history = History::default();
-        history.merge(PeerIndex(1), AT, count(u64::MAX, 0), 100);
+        history.merge(PeerIndex(1), AT, count(u64::MAX, 0), 100, true);
         assert_eq!(history.get(AT).map(Window::peers), Some(100));
-        history.merge(PeerIndex(2), AT, count(u64::MAX, u64::MAX), 100);
+        history.merge(PeerIndex(2), AT, count(u64::MAX, u64::MAX), 100, true);
         assert_eq!(history.get(AT).map(Window::peers), Some(200));
     }
 
@@ -286,7 +290,7 @@ mod tests {
     fn old_windows_make_room_and_do_not_come_back() {
         let mut history = History::default();
         for at in 1..=8 {
-            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100);
+            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100, true);
         }
         assert!(history.get(Timestamp(2)).is_none());
         assert!(history.enter(Timestamp(2)).is_none());
@@ -297,7 +301,7 @@ mod tests {
     fn windows_of_a_clock_that_was_ahead_leave_room() {
         let mut history = History::default();
         for at in 11..=16 {
-            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100);
+            history.merge(PeerIndex(1), Timestamp(at), count(1, 0), 100, true);
         }
         assert!(history.enter(AT).is_none());
         history.forget_after(Timestamp(12));
@@ -306,11 +310,24 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_whole_once_each_peer_has_reported_after_it() {
+        let mut history = History::default();
+        let is_whole = |history: &History, peers| history.get(AT).is_some_and(|window| window.is_whole(peers));
+        history.merge(PeerIndex(1), AT, count(9, 0), 100, true);
+        assert!(is_whole(&history, 1) && !is_whole(&history, 2));
+        history.merge(PeerIndex(2), AT, count(5, 0), 100, false);
+        assert!(!is_whole(&history, 1) && !is_whole(&history, 2));
+        history.merge(PeerIndex(2), AT, count(5, 0), 100, true);
+        history.merge(PeerIndex(2), AT, count(5, 0), 100, false);
+        assert!(is_whole(&history, 2));
+    }
+
+    #[test]
     fn a_window_remembers_a_bounded_number_of_nodes() {
         let mut history = History::default();
         for origin in 0..5_000 {
-            history.merge(PeerIndex(origin), AT, count(1, 0), 10_000);
+            history.merge(PeerIndex(origin), AT, count(1, 0), 10_000, true);
         }
-        assert_eq!(history.get(AT).map(|window| (window.origins(), window.peers())), Some((4_096, 4_096)));
+        assert_eq!(history.get(AT).map(Window::peers), Some(4_096));
     }
 }

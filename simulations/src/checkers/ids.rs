@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
 use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::time::Timestamp;
@@ -14,11 +15,16 @@ use super::Found;
 use super::notes::Lives;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered, Set};
-use crate::observe::{Checker, Moment, Observer, Seen, Topic, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Topic, Violation};
 
 static FORGOTTEN: Exemption = Exemption::new(
     "a store that lost its state, or a former owner",
     "It has lost its memory of ids with it; that a node hands back more than it was lent is judged again of what it is lent under another epoch and what it brings back, which of a policy's only bucket is all that this owes.",
+);
+
+static UNCHARGED: Exemption = Exemption::new(
+    "of a key of which a policy let checks pass without the store, as much as clients take back of those",
+    "Nothing was charged for them, which no node remembers: what is taken back it holds like a token that it was lent.",
 );
 
 static EXPIRED: Exemption = Exemption::new(
@@ -31,7 +37,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["at-most-once", "no-free-budget"],
     proves: "A call's id lends, credits and refunds once; a node hands back no more than it was lent; nothing of an older epoch is credited, and a reset begins one.",
     judges: "All.",
-    exemptions: &[&FORGOTTEN, &EXPIRED],
+    exemptions: &[&FORGOTTEN, &UNCHARGED, &EXPIRED],
     mutant: Some("acquire-executed-again"),
 };
 
@@ -79,6 +85,8 @@ pub(super) struct Ids {
     lives: Lives,
     /// The life in which a node used an id.
     used: Map<(u32, u64), u64>,
+    /// By node, its life and key: tokens of checks that passed uncharged, and what of them was taken back.
+    uncharged: Map<(u32, u64, u32), (u64, u64)>,
     found: Found,
 }
 
@@ -157,12 +165,26 @@ impl Ids {
 
 impl Observer for Ids {
     fn ignores(&self, topic: Topic) -> bool {
-        matches!(topic, Topic::Answered | Topic::Settled)
+        topic == Topic::Settled
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         match seen {
+            Seen::Answered { request, decision, .. } if decision.verdict == Verdict::Allow => {
+                let (node, life) = self.lives.of(request.node);
+                let place = (node, life, request.key);
+                match (request.kind, decision.source) {
+                    (Kind::Check, Source::Policy) => self.uncharged.entry(place).or_default().0 += request.cost,
+                    (Kind::Refund, Source::Lease) => {
+                        if let Some((passed, back)) = self.uncharged.get_mut(&place) {
+                            let tokens = request.cost.min(*passed);
+                            (*passed, *back) = (*passed - tokens, *back + tokens);
+                        }
+                    }
+                    _ => {}
+                }
+            }
             Seen::Called { node, call, .. } if call.id != 0 => {
                 let (_, life) = self.lives.of(*node);
                 let used = *self.used.entry((*node, call.id)).or_insert(life);
@@ -211,8 +233,12 @@ impl Observer for Ids {
                     Op::Return { .. } => *back += grant.granted,
                     _ => {}
                 }
-                if *back > *lent && !FORGOTTEN.when(state.blurred.contains(&grant.epoch)) {
-                    let (lent, back) = (*lent, *back);
+                let (lent, back) = (*lent, *back);
+                let taken_back = || self.uncharged.get(&(*node, *incarnation, *key)).map_or(0, |(_, back)| *back);
+                if back > lent
+                    && !FORGOTTEN.when(state.blurred.contains(&grant.epoch))
+                    && !UNCHARGED.when(back <= lent + taken_back())
+                {
                     self.found.add("at-most-once", moment, || {
                         format!("key {key}: node {node} was lent {lent} and handed back {back}")
                     });
@@ -243,6 +269,7 @@ impl Checker for Ids {
 mod tests {
     use super::*;
     use crate::checkers::tests::History;
+    use crate::observe::Request;
 
     #[test]
     fn an_id_of_another_life_is_seen() {
@@ -283,6 +310,22 @@ mod tests {
             history.executed(&mut checker, 2, 2);
             history.handed_back(&mut checker, 3, 2, 2);
             assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
+    }
+
+    /// A policy let a check pass without the store, and its client takes the cost back when the store is there again.
+    #[test]
+    fn what_is_taken_back_of_checks_that_passed_uncharged_may_be_handed_back() {
+        for (passed, seen) in [(1, 0), (0, 1)] {
+            let mut history = History::new("10/1s burst 10");
+            let mut checker = Ids::default();
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            (0..passed).for_each(|at| history.check(&mut checker, at, 1, Source::Policy, true));
+            history.executed(&mut checker, 2, 1);
+            let request = Request { kind: Kind::Refund, ..history.ask(&mut checker, 3) };
+            history.answer(&mut checker, 3, &request, Source::Lease, true);
+            history.handed_back(&mut checker, 4, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{passed}: {:?}", checker.violations());
         }
     }
 

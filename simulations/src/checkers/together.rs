@@ -21,7 +21,6 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned, trip};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
-use crate::plan::What;
 
 static OFF: Exemption = Exemption::new(
     "runs without gossip",
@@ -38,10 +37,6 @@ static LEAPS: Exemption = Exemption::new(
 static SET: Exemption = Exemption::new(
     "a clock that is set back, or turns out to be behind what a node took it for, and windows that begin again by it",
     "What the node admitted of them before it admitted in earlier windows, by the clock of now.",
-);
-static TORN: Exemption = Exemption::new(
-    "windows of which shares are spent while a fleet is torn, or within four periods and two seconds of that",
-    "A node that peers had given up is not told again what they told meanwhile, takes it for unused, and has a little more than its part: all of them stay below the limit itself.",
 );
 static EDGES: Exemption = Exemption::new(
     "shares near a boundary, of sliding windows and several limits of which a trip to the store and back is more than a quarter of a period",
@@ -85,14 +80,13 @@ static NO_WINDOWS: Exemption =
 pub(super) static SHEET: Sheet = Sheet {
     file: "together.rs",
     invariants: &["static-shares", "prefilter"],
-    proves: "What all nodes together admit on shares in one window, each by the clock that it goes by, stays below 95 % of the limit, and below the limit in a fleet that is torn; and nobody is denied by what peers told of a window of which the store had more.",
+    proves: "What all nodes together admit on shares in one window, each by the clock that it goes by, stays below 95 % of the limit; and nobody is denied by what peers told of a window of which the store had more.",
     judges: "Shares: fixed and sliding windows, several limits. Denials by peers: windows of all kinds, several limits.",
     exemptions: &[
         &OFF,
         &PUSHES,
         &LEAPS,
         &SET,
-        &TORN,
         &EDGES,
         &LAPSED,
         &SHAPES,
@@ -145,8 +139,6 @@ pub(super) struct Together {
     is_on: bool,
     /// It begins in the midst of keys' lives: what nodes were told before it does not know.
     midway: bool,
-    /// When nodes do not hear each other for a while.
-    torn: Vec<(u64, u64)>,
     /// For so long a node may go by a window that is over.
     doubt: u64,
     /// What a node was lent of a window it may not spend any more so near to its end.
@@ -199,11 +191,9 @@ impl Together {
 
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let parts = plan.faults.iter().filter(|fault| matches!(fault.what, What::Part { .. }));
         Self {
             is_on: !OFF.when(plan.gossip.is_none()),
             midway: false,
-            torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             edge: EDGE.max(trip(plan)),
             lives: Lives::default(),
@@ -262,9 +252,7 @@ impl Together {
             let summed = self.summed.entry((request.key, index, window)).or_default();
             *summed += request.cost;
             let summed = *summed;
-            let is_torn = self.torn.iter().any(|(begins, ends)| (*begins..ends + again).contains(&moment.at));
-            let most = if TORN.when(is_torn) { limit.count } else { limit.count * MOST_PPM / 1_000_000 };
-            if summed > most {
+            if summed > limit.count * MOST_PPM / 1_000_000 {
                 self.found.add("static-shares", moment, || {
                     format!("{request:?}: {summed} on the shares of all nodes of {limit:?} in window {window}")
                 });

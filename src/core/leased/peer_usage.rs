@@ -4,7 +4,7 @@
 //! and `outage.rs` does where the store has lost a window.
 
 use crate::core::time::{Due, Instant, Timestamp};
-use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Window};
+use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, Window};
 
 /// What a fleet knows of a key. A key that no peer uses needs only a pointer.
 #[derive(Debug, Default)]
@@ -102,10 +102,10 @@ impl PeerUsage {
         }
     }
 
-    /// Takes a peer's report about a window of a limit with this capacity.
-    pub(super) fn merge(&mut self, index: usize, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64) {
+    /// Takes a peer's report about a window of a limit with this capacity: see [`History::merge`].
+    pub(super) fn merge(&mut self, index: usize, origin: PeerIndex, usage: &Usage, capacity: u64, is_over: bool) {
         if let Some(history) = self.windows_mut().get_mut(index) {
-            history.merge(origin, at, count, capacity);
+            history.merge(origin, usage.window, usage.count, capacity, is_over);
         }
     }
 

@@ -21,6 +21,10 @@ pub(super) const DOUBTED: Micros = Micros(1_000_000);
 /// By this time after the end of a window, every node has reported what it admitted in it.
 const SETTLING: Micros = Micros(300_000);
 
+/// A report that comes so long after the end of its window has left after that. One that left before, and took longer, may lack what its
+/// node admitted last.
+const LATE_REPORT: Micros = Micros(100_000);
+
 /// A window that is used by less than this fraction is not reported, because no peer would decide differently.
 const TOLD_PART: u64 = 10;
 
@@ -155,7 +159,9 @@ impl LeasedKey {
             return false;
         }
         self.peers.keep(self.view.rule().limits.len());
-        self.peers.merge(index, origin, usage.window, usage.count, limit.count);
+        let end = if limit.algorithm == Algorithm::Sliding { usage.window + limit.period } else { usage.window };
+        let is_over = self.view.clock().earliest(now) >= end + LATE_REPORT;
+        self.peers.merge(index, origin, usage, limit.count, is_over);
         true
     }
 
@@ -275,10 +281,11 @@ impl LeasedKey {
             self.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))
         };
         let own = |windows: u64| back(windows).map_or(0, |window| window.own.net());
-        // A node that may not have reported everything may have spent more than is known of the window.
+        // A node that has not reported everything, or whose last report of the window was lost, may have spent more than is known.
         let all = |windows: u64| {
-            let (peers, told) = back(windows).map_or((0, 0), |window| (window.peers(), window.origins()));
-            let heard = told + usize::from(own(windows) > 0) >= self.view.nodes() as usize;
+            let others = (self.view.nodes() as usize).saturating_sub(usize::from(own(windows) > 0));
+            let peers = back(windows).map_or(0, Window::peers);
+            let heard = back(windows).is_some_and(|window| window.is_whole(others));
             if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
         };
         // Shares add up where all nodes divide by the same past windows. But they notice a loss up to a window apart, of short
