@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use support::deployed::{found, succeeds};
+use support::fleet::Issuer;
 use support::poll::wait_for;
 use support::process::{signal, without_settings};
 use support::skip::skipped;
@@ -70,6 +71,30 @@ fn systemd_has_nothing_to_say_of_the_units() {
     assert!(said.contains("Overall exposure level"), "{said}");
 }
 
+/// Whoever takes the comment away from a file that the sample configuration names gets that file: the unit sees all else
+/// read-only, and a daemon that cannot record does not start.
+#[test]
+fn the_unit_may_write_what_the_sample_configuration_names() {
+    let unit = fs::read_to_string(root().join("deploy/systemd/rationd.service")).expect("a unit");
+    let made = |key: &str, below: &str| {
+        let names =
+            unit.lines().filter_map(|line| line.strip_prefix(&format!("{key}="))).flat_map(str::split_whitespace);
+        names.map(|name| Path::new(below).join(name)).collect::<Vec<_>>()
+    };
+    let made =
+        [made("RuntimeDirectory", "/run"), made("StateDirectory", "/var/lib"), made("LogsDirectory", "/var/log")];
+    let sample = fs::read_to_string(root().join("config/rationd.toml")).expect("the sample");
+    let named = |line: &str| {
+        let path = line.strip_prefix("# file = \"").or_else(|| line.strip_prefix("# socket = \""))?;
+        Some(PathBuf::from(path.strip_suffix('"')?))
+    };
+    let named: Vec<_> = sample.lines().filter_map(named).collect();
+    assert_eq!(named.len(), 3, "the socket, the file of denials and that of arrivals: {named:?}");
+    let elsewhere: Vec<_> =
+        named.iter().filter(|path| !made.concat().iter().any(|place| path.starts_with(place))).collect();
+    assert!(elsewhere.is_empty(), "the unit has no directory for {elsewhere:?}");
+}
+
 /// The system calls of a set like `@chown`, with those of the sets in it.
 fn set(name: &str, calls: &mut BTreeSet<String>) {
     let said = says(Command::new("systemd-analyze").args(["syscall-filter", "--no-pager", name]));
@@ -111,9 +136,18 @@ fn the_daemon_makes_no_system_call_that_its_unit_forbids() {
     let path = |name: &str| directory.path().join(name);
     let (socket, envoy) = (path("rationd.sock"), path("envoy.sock"));
     // A store by name, which is not there: the name is resolved, and calls go out.
+    // It has all that an operator may turn on: TLS over TCP, a fleet, what is recorded, and lines about denials.
+    let issuer = Issuer::new("prod");
+    let fleet = issuer.node("a");
+    let file = |key: &str| {
+        let line = fleet.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
+        line.expect("the command prints it").to_owned()
+    };
+    let tcp = format!("tcp = \"127.0.0.1:0\"\ntcp_cert = {}\ntcp_key = {}\n", file("cert"), file("key"));
     let config = format!(
-        "[listen]\nsocket = {socket:?}\nenvoy = {envoy:?}\nadmin = \"127.0.0.1:0\"\n[store]\nurl = \"redis://localhost:1\"\n\
-         [policy.api]\nlimits = [\"5/1h\"]\n"
+        "[listen]\nsocket = {socket:?}\nenvoy = {envoy:?}\nadmin = \"127.0.0.1:0\"\n{tcp}[store]\nurl = \"redis://localhost:1\"\n\
+         [record]\nfile = \"arrivals\"\n[denials]\nfile = \"denials\"\n\
+         [policy.api]\nlimits = [\"5/1h\"]\n[policy.api.override.evil]\nblocked = true\n{fleet}"
     );
     fs::write(path("rationd.toml"), config).expect("a file");
     let mut command = Command::new("strace");
@@ -132,7 +166,13 @@ fn the_daemon_makes_no_system_call_that_its_unit_forbids() {
         without_settings(&mut client);
         client.arg("--socket").arg(&socket).args(words).stdin(Stdio::null()).output().expect("it is built")
     };
-    assert!(ask(&["check", "api", "k"]).status.code().is_some_and(|code| code <= 1), "a decision");
+    let asked = ask(&["check", "api", "k"]);
+    assert!(asked.status.code().is_some_and(|code| code <= 1), "a decision: {}{}", text(&asked), log());
+    wait_for("a denial is told of in the file", 60, || {
+        let _ = ask(&["check", "api", "evil"]);
+        fs::read_to_string(path("denials")).is_ok_and(|text| text.contains("\"policy\":\"api\"")).then_some(())
+    });
+    assert!(path("arrivals").exists(), "what comes is recorded");
     assert!(ask(&["reload"]).status.success());
     let tasks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", traced.id())).expect("strace has a child");
     signal(tasks.trim().parse().expect("one child"), "TERM");
