@@ -185,6 +185,17 @@ fn a_place_where_nothing_can_be_recorded_is_found() {
 }
 
 #[test]
+fn a_place_where_denials_cannot_be_told_is_found() {
+    let site = |place: &str| Site::new(&format!("[denials]\nfile = {place:?}\n{POLICY}"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    site(&path("denials.ndjson")).report(&[]).assert("machine.denials", "ok", "denials.ndjson");
+    site(&path("nowhere/denials.ndjson")).report(&[]).assert("machine.denials", "warning", "No such file");
+    site(&path("")).report(&[]).assert("machine.denials", "warning", "is a directory");
+    assert!(!directory.path().join("denials.ndjson").exists(), "it leaves nothing behind");
+}
+
+#[test]
 fn a_machine_that_is_too_small_is_found() {
     let site = Site::new(&format!("[node]\nmax_memory = \"32MiB\"\n{POLICY}"));
     site.report(&[]).assert("machine.memory", "warning", "node.max_keys is 1000000");

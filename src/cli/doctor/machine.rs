@@ -1,5 +1,5 @@
 //! Checks of the configuration's files and of this machine: secrets, the socket's place, doors, what is
-//! recorded, files, memory, unit.
+//! recorded and told of denials, files, memory, unit.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -103,6 +103,13 @@ pub(super) const CHECKS: &[Check] = &[
         look: record,
     },
     Check {
+        id: "machine.denials",
+        why: "The daemon starts and goes on, but nobody reads what was denied.",
+        next: "Name a file in a directory that the daemon's user may write: under the unit, below /var/log/rationd.",
+        see: "operate/top.md#what-is-denied",
+        look: denials,
+    },
+    Check {
         id: "machine.files",
         why: "Each connection is an open file: fewer are let in than listen.max_connections says.",
         next: "Raise the limit of open files: LimitNOFILE= of the unit, or ulimit -Hn.",
@@ -166,7 +173,7 @@ fn password(patient: &Patient) -> Look {
 fn directory(patient: &Patient) -> Look {
     let Some(config) = patient.config() else { return Look::Apart };
     let socket = &config.listen.socket;
-    let directory = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(socket);
     let shown = directory.display();
     match mode_of(directory) {
         None => Look::Ok(format!("{shown} is not there yet: the daemon makes it")),
@@ -254,7 +261,7 @@ fn record(patient: &Patient) -> Look {
         },
         Err(_) => 0,
     };
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     if let Err(problem) = access(directory, Access::WRITE_OK | Access::EXEC_OK) {
         return Look::Fatal(format!("{}: {}", directory.display(), io::Error::from(problem)));
     }
@@ -264,6 +271,27 @@ fn record(patient: &Patient) -> Look {
         return Look::Warning(format!("{shown} may take {} MiB more, and {} are free", wanted >> 20, free >> 20));
     }
     Look::Ok(format!("{shown}, {} MiB at most", config.record.size >> 20))
+}
+
+/// Where a file lies, or would.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn denials(patient: &Patient) -> Look {
+    let Some(config) = patient.config() else { return Look::Apart };
+    let Some(path) = &config.denials.file else { return Look::Apart };
+    let shown = path.display();
+    // Nothing is opened: a pipe without a reader would stall whoever opens it, and a file that is made here is somebody else's.
+    let seen = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => return Look::Warning(format!("{shown} is a directory")),
+        Ok(_) => access(path, Access::WRITE_OK),
+        Err(_) => access(directory_of(path), Access::WRITE_OK | Access::EXEC_OK),
+    };
+    match seen {
+        Ok(()) => Look::Ok(shown.to_string()),
+        Err(problem) => Look::Warning(format!("{shown}: {}", io::Error::from(problem))),
+    }
 }
 
 fn files(patient: &Patient) -> Look {
