@@ -86,6 +86,17 @@ fn top_tells_of_rates_and_of_the_keys_that_are_hot() {
     assert!(figures["store"].is_null() && figures["fleet"].is_null(), "{figures}");
     let text = String::from_utf8(rationd(&daemon, &["top", "--once", "--filter", "tight"]).stdout).expect("text");
     assert!(text.contains("greedy") && !text.contains("busy"), "{text}");
+    // Programs get the part that was asked for, in the order that was, as people do.
+    let part = json(&rationd(&daemon, &["-o", "json", "top", "--once", "--filter", "tight"]));
+    let names = |list: &Value, field: &str| {
+        list.as_array()
+            .expect("a list")
+            .iter()
+            .map(|one| one[field].as_str().expect("a name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&part["policies"], "name"), ["tight"], "{part}");
+    assert_eq!(names(&part["hot"]["used"], "key"), ["greedy"], "{part}");
     let live = rationd(&daemon, &["top"]);
     assert_eq!(live.status.code(), Some(2), "a pipe is no terminal: {live:?}");
 }
@@ -274,6 +285,18 @@ fn the_file_of_denials_is_rotated_by_a_signal() {
     assert_eq!(told(&moved, "two"), None);
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o077, 0, "it holds keys");
+}
+
+/// Lines come each second, and a daemon that is replaced does not live until the next one.
+#[test]
+fn what_was_denied_last_is_in_the_file_when_the_daemon_has_left() {
+    let mut daemon = Daemon::start(&format!("[denials]\nfile = \"denials.ndjson\"\n{POLICIES}"));
+    check(&daemon, "tight", "late", 10);
+    assert!(daemon.terminate().success(), "{}", daemon.log());
+    let text = fs::read_to_string(daemon.directory().join("denials.ndjson")).unwrap_or_default();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON a line"));
+    let told: u64 = lines.filter(|line| line["key"] == "late").filter_map(|line| line["count"].as_u64()).sum();
+    assert_eq!(told, 7, "{text}");
 }
 
 #[test]

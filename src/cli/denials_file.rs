@@ -9,7 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use crate::serve::denial_log::Sink;
 
@@ -19,8 +20,17 @@ const WAITING: usize = 8;
 /// The file, while its thread writes it.
 #[derive(Clone, Debug)]
 pub(super) struct DenialsFile {
-    lines: SyncSender<String>,
+    orders: SyncSender<Order>,
     shared: Arc<Shared>,
+}
+
+/// What the thread does, in this order.
+#[derive(Debug)]
+enum Order {
+    /// These lines are appended.
+    Append(String),
+    /// Whoever waits here is told that all lines before are written.
+    Tell(SyncSender<()>),
 }
 
 #[derive(Debug, Default)]
@@ -37,21 +47,30 @@ impl DenialsFile {
     /// # Errors
     /// No thread is left.
     pub(super) fn start(path: PathBuf) -> io::Result<Self> {
-        let (sender, lines) = sync_channel(WAITING);
+        let (orders, taken) = sync_channel(WAITING);
         let shared = Arc::<Shared>::default();
         let of_thread = shared.clone();
-        std::thread::Builder::new().name("rationd-denials".into()).spawn(move || write(&path, &lines, &of_thread))?;
-        Ok(Self { lines: sender, shared })
+        std::thread::Builder::new().name("rationd-denials".into()).spawn(move || write(&path, &taken, &of_thread))?;
+        Ok(Self { orders, shared })
     }
 
     /// Takes lines for the file; never waits.
     pub(super) fn sink(&self) -> Sink {
-        let (lines, shared) = (self.lines.clone(), self.shared.clone());
+        let (orders, shared) = (self.orders.clone(), self.shared.clone());
         Arc::new(move |text: &str| {
-            if let Err(TrySendError::Full(text) | TrySendError::Disconnected(text)) = lines.try_send(text.to_owned()) {
+            if orders.try_send(Order::Append(text.to_owned())).is_err() {
                 shared.dropped.fetch_add(text.lines().count() as u64, Ordering::Relaxed);
             }
         })
+    }
+
+    /// Waits until what it took so far is written, `most` at most: the process that ends takes the thread with it.
+    pub(super) fn flush(&self, most: Duration) {
+        let (done, written) = sync_channel(1);
+        // Where there is no room for it, the file has stalled for seconds.
+        if self.orders.try_send(Order::Tell(done)).is_ok() {
+            let _ = written.recv_timeout(most);
+        }
     }
 
     /// Has the file opened again before the next line.
@@ -61,10 +80,18 @@ impl DenialsFile {
 }
 
 /// Opening is done here, too: it may stall where the path is a pipe without a reader.
-fn write(path: &Path, lines: &Receiver<String>, shared: &Shared) {
+fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
     let mut file: Option<File> = None;
     let mut is_told = false;
-    while let Ok(text) = lines.recv() {
+    while let Ok(order) = orders.recv() {
+        let text = match order {
+            Order::Append(text) => text,
+            Order::Tell(done) => {
+                // Whoever has waited for too long is gone.
+                let _ = done.try_send(());
+                continue;
+            }
+        };
         if shared.reopen.swap(false, Ordering::Relaxed) {
             file = None;
         }
@@ -106,5 +133,7 @@ mod tests {
         (0..2 * WAITING + 5).for_each(|_| sink("a\nb\n"));
         let dropped = file.shared.dropped.load(Ordering::Relaxed);
         assert!(dropped >= 2 * (WAITING as u64 + 4), "{dropped}");
+        // Nor does a daemon that leaves: there is no room for its question, either.
+        file.flush(Duration::from_secs(600));
     }
 }

@@ -40,6 +40,8 @@ const DRAIN: Duration = Duration::from_millis(1_750);
 /// Longest time for tasks that still run then, and for the last lines of the log, which may have no reader.
 const ENDING: Duration = Duration::from_millis(50);
 const LAST_LINES: Duration = Duration::from_millis(100);
+/// As long may the last lines about denials take where leaving took all of its time; else what it has left.
+const LAST_DENIALS: Duration = Duration::from_millis(40);
 /// Longest wait for the store before sockets are opened. A check before the first contact would be decided as in an
 /// outage.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
@@ -94,7 +96,14 @@ async fn serve(
     signals.wait_for_the_end(&up.told.reloader, up.denials.as_ref()).await;
     up.told.leaving.store(true, Ordering::Relaxed);
     service_manager::stopping().await;
+    let clock = Clock::start();
+    let asked = clock.now();
     leave(up.daemon, signals).await;
+    if let Some(denials) = up.denials {
+        let took = Duration::from_micros(clock.now().since(asked).0);
+        let most = DRAIN.saturating_sub(took).max(LAST_DENIALS);
+        let _ = tokio::task::spawn_blocking(move || denials.flush(most)).await;
+    }
     Ok(Code::Ok.into())
 }
 

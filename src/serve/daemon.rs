@@ -370,6 +370,7 @@ impl Daemon {
         let mut out = Outgoing::default();
         node.drain(node.clock.now(), &mut out);
         node.flush(&mut out);
+        observer::take_denials(&state);
         let settled = async {
             while node.in_flight() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -28,7 +28,8 @@ pub(super) async fn run(state: Arc<ServerState>) {
     }
 }
 
-fn take_denials(state: &ServerState) {
+/// Takes what was denied since it was taken last. At the end it is called once more, as the next second does not come.
+pub(super) fn take_denials(state: &ServerState) {
     let mut denials = Vec::new();
     state.node.take_denials(&mut denials);
     if !denials.is_empty() {
