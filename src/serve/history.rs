@@ -51,7 +51,7 @@ impl History {
     /// Takes a sample.
     pub fn sample(&self, at: Instant, stats: &Stats, store: Option<&Snapshot>) {
         let mut now = Counts { at, durations: stats.durations, ..Counts::default() };
-        for counts in stats.policies.values() {
+        for (_, counts) in stats.asked() {
             let verdicts = Verdicts::of(counts);
             now.allowed += verdicts.allowed;
             now.denied += verdicts.denied;

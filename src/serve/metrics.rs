@@ -78,7 +78,7 @@ impl Scrape<'_> {
     fn checks(&self, out: &mut Exposition) {
         let name = "rationd_checks_total";
         out.family(name, Type::Counter, "Checks decided, by policy, verdict, reason and source.");
-        for (policy, stats) in &self.stats.policies {
+        for (policy, stats) in self.stats.asked() {
             for (verdict, reason, source, count) in stats.checks() {
                 let labels = [
                     ("policy", &**policy),
@@ -95,7 +95,7 @@ impl Scrape<'_> {
         out.histogram("rationd_check_duration_seconds", help, &DURATION_BOUNDS, &durations.counts, sum);
         let name = "rationd_checks_waited_total";
         out.family(name, Type::Counter, "Checks that had to wait for the store.");
-        for (policy, stats) in &self.stats.policies {
+        for (policy, stats) in self.stats.asked() {
             out.sample(name, &[("policy", policy)], stats.parked);
         }
     }
@@ -104,7 +104,7 @@ impl Scrape<'_> {
     fn hot_keys(&self, out: &mut Exposition) {
         let name = "rationd_checks_near_limit_total";
         out.family(name, Type::Counter, "Admissions that left a tenth of the limit or less.");
-        for (policy, stats) in &self.stats.policies {
+        for (policy, stats) in self.stats.asked() {
             out.sample(name, &[("policy", policy)], stats.near);
         }
         let name = "rationd_hot_key_checks";
@@ -113,7 +113,7 @@ impl Scrape<'_> {
             Type::Gauge,
             "Checks in the last 10 to 20 seconds of the keys that are checked most, by rank.",
         );
-        for policy in self.stats.policies.keys() {
+        for (policy, _) in self.stats.asked() {
             let of_policy = self.hot.iter().filter(|seen| seen.name.policy == *policy);
             for (rank, seen) in RANKS.iter().zip(of_policy) {
                 out.sample(name, &[("policy", policy), ("rank", rank)], seen.times);

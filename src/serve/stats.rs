@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::thread_stats::Durations;
+use crate::core::policy::ON_TRIAL;
 use crate::core::stats::{PolicyStats, ShardStats};
 
 /// All counts of a daemon since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Per policy.
+    /// Per policy, and per limits on trial: a policy's name with [`ON_TRIAL`] behind it.
     pub policies: BTreeMap<Arc<str>, PolicyStats>,
     /// All shards together.
     pub shards: ShardStats,
@@ -33,4 +34,12 @@ pub struct Stats {
     pub kept: u64,
     /// Store calls without an outcome yet.
     pub calls_in_flight: u64,
+}
+
+impl Stats {
+    /// The policies that somebody asks. Limits on trial have counts, too, but those are of checks that are counted with the
+    /// policy itself, so that in sums each check would count twice.
+    pub fn asked(&self) -> impl Iterator<Item = (&Arc<str>, &PolicyStats)> {
+        self.policies.iter().filter(|(name, _)| !name.ends_with(ON_TRIAL))
+    }
 }

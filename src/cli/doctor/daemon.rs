@@ -167,7 +167,9 @@ mod tests {
     fn what_a_daemon_says_of_itself_is_judged() {
         let mut patient = Patient::of("", None);
         let overload = json!([{"verdict": "deny", "reason": "overload", "source": "store", "count": 2}]);
-        patient.daemon.stats = json!({"policies": {"api": {"checks": overload}}, "degraded": 0});
+        let cost = json!([{"verdict": "deny", "reason": "cost", "source": "policy", "count": 2}]);
+        let policies = json!({"api": {"checks": overload}, "api (candidate)": {"checks": cost}});
+        patient.daemon.stats = json!({"policies": policies, "degraded": 0});
         patient.daemon.version = Some("0.0.1".to_owned());
         for (id, word) in [("daemon.overload", "warning"), ("daemon.version", "warning"), ("daemon.costs", "ok")] {
             let check = CHECKS.iter().find(|check| check.id == id).expect("there is such a check");

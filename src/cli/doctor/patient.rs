@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::super::ask::{ask, ask_json};
 use super::super::resolve::{Resolved, resolve};
 use crate::config::{Config, ConfigErrors, Loaded, Sources, load};
+use crate::core::policy::ON_TRIAL;
 use crate::store::redis::{Survey, install_crypto, survey};
 
 /// What is known.
@@ -96,8 +97,10 @@ impl Daemon {
 
     /// How many checks it has decided for this reason.
     pub(super) fn decided(&self, reason: &str) -> u64 {
-        let policies = self.stats["policies"].as_object();
-        let checks = policies.into_iter().flatten().filter_map(|(_, policy)| policy["checks"].as_array()).flatten();
+        // Limits on trial deny nobody.
+        let policies = self.stats["policies"].as_object().into_iter().flatten();
+        let asked = policies.filter(|(name, _)| !name.ends_with(ON_TRIAL));
+        let checks = asked.filter_map(|(_, policy)| policy["checks"].as_array()).flatten();
         checks.filter(|check| check["reason"] == reason).filter_map(|check| check["count"].as_u64()).sum()
     }
 }

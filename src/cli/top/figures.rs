@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::core::policy::ON_TRIAL;
 use crate::core::time::Micros;
 use crate::serve::figures::percentile;
 
@@ -41,8 +42,11 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
             })
         })
         .collect();
+    // Limits on trial decide about checks that their policy has counted.
+    let asked = |policy: &Value| policy["name"].as_str().is_some_and(|name| !name.ends_with(ON_TRIAL));
     let checks: u64 = pairs
         .iter()
+        .filter(|(_, policy)| asked(policy))
         .map(|&(known, policy)| {
             ["allowed", "denied"].iter().map(|field| grown(&known[*field], &policy[*field])).sum::<u64>()
         })
@@ -170,6 +174,19 @@ pub(super) mod tests {
         assert_eq!(figures["store"]["calls_per_1000"], 10.0);
         assert_eq!((&figures["p50_us"], &figures["p99_us"]), (&json!(25), &json!(50)));
         assert_eq!(figures["hot"]["used"][1]["per_s"], 2.0);
+    }
+
+    #[test]
+    fn what_limits_on_trial_decide_counts_with_the_policy_alone() {
+        let tried = |mut answer: Value| {
+            let mut candidate = answer["policies"][0].clone();
+            candidate["name"] = json!("api (candidate)");
+            answer["policies"].as_array_mut().expect("a list").push(candidate);
+            answer
+        };
+        let figures = between(&tried(answer(1_000, 100, 0, 10)), &tried(answer(3_000, 1_900, 200, 30)));
+        assert_eq!((&figures["checks_per_s"], &figures["store"]["calls_per_1000"]), (&json!(1_000), &json!(10.0)));
+        assert_eq!(figures["policies"][2]["allowed_per_s"], 900, "it is shown with what it says");
     }
 
     #[test]
