@@ -47,7 +47,7 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
         if let Some(problem) = problem {
             return Err(problem.into());
         }
-        output::data(&if is_json { figures.to_string() } else { view.text(&figures) })?;
+        output::data(&if is_json { view.json(&figures).to_string() } else { view.text(&figures) })?;
         if args.once {
             return Ok(Code::Ok.into());
         }

@@ -12,7 +12,7 @@ use ratatui::termion::input::TermRead;
 use ratatui::termion::raw::IntoRawMode;
 use ratatui::termion::screen::IntoAlternateScreen;
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Paragraph, Row, Table, Wrap};
 use ratatui::{Frame, Terminal};
 use serde_json::Value;
 
@@ -98,20 +98,8 @@ impl Screen {
         true
     }
 
-    fn draw(&self, frame: &mut Frame<'_>) {
-        let (servers, peers) = (tables::servers(&self.figures), tables::peers(&self.figures));
-        let policies = self.view.policies(&self.figures);
-        let height = |rows: &Rows, most: u16| if rows.len() > 1 { (rows.len() as u16 + 2).min(most) } else { 0 };
-        let areas = Layout::vertical([
-            Constraint::Length(2),
-            Constraint::Length(height(&policies, 14).max(4)),
-            Constraint::Min(6),
-            Constraint::Length(height(&servers, 9)),
-            Constraint::Length(height(&peers, 9)),
-            Constraint::Length(1),
-        ]);
-        let [head, of_policies, of_keys, of_servers, of_peers, foot] = areas.areas(frame.area());
-        let lines = match (&self.problem, self.figures.is_null()) {
+    fn head(&self) -> Vec<Line<'_>> {
+        match (&self.problem, self.figures.is_null()) {
             (Some(problem), _) => {
                 // The others go on.
                 let told = tables::head(&self.figures).into_iter().take(usize::from(self.figures["daemons"].is_u64()));
@@ -119,10 +107,27 @@ impl Screen {
             }
             (None, true) => vec![Line::from("rationd top: counting for a moment")],
             (None, false) => tables::head(&self.figures).into_iter().map(Line::from).collect(),
-        };
-        frame.render_widget(Paragraph::new(lines), head);
+        }
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let (servers, peers) = (tables::servers(&self.figures), tables::peers(&self.figures));
+        let policies = self.view.policies(&self.figures);
+        let height = |rows: &Rows, most: u16| if rows.len() > 1 { (rows.len() as u16 + 2).min(most) } else { 0 };
+        let head = self.head();
+        let of_head = head.iter().map(|line| wrapped(&line.to_string(), frame.area().width)).sum();
+        let areas = Layout::vertical([
+            Constraint::Length(of_head),
+            Constraint::Length(height(&policies, 14).max(4)),
+            Constraint::Min(6),
+            Constraint::Length(height(&servers, 9)),
+            Constraint::Length(height(&peers, 9)),
+            Constraint::Length(1),
+        ]);
+        let [above, of_policies, of_keys, of_servers, of_peers, foot] = areas.areas(frame.area());
+        frame.render_widget(Paragraph::new(head).wrap(Wrap { trim: true }), above);
         let title = format!("policies, by {}", self.view.sort.word());
-        draw_table(frame, of_policies, &title, &policies, &[24, 11, 11, 11, 11, 12, 12]);
+        draw_table(frame, of_policies, &title, &policies, &[24, 10, 9, 9, 9, 9, 9]);
         let [used, denied] =
             Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(of_keys);
         for (area, kind, title) in [(used, "used", "keys by checks"), (denied, "denied", "keys by denials")] {
@@ -139,13 +144,41 @@ impl Screen {
     }
 }
 
+/// Rows that a text takes where no word is cut.
+fn wrapped(text: &str, width: u16) -> u16 {
+    let (mut rows, mut taken) = (1, 0);
+    for word in text.split(' ').map(|word| word.chars().count()) {
+        if taken > 0 && taken + 1 + word > usize::from(width) {
+            rows += 1;
+            taken = word;
+        } else {
+            taken += word + usize::from(taken > 0);
+        }
+    }
+    rows
+}
+
+/// What a name keeps on a terminal that is too narrow for all columns.
+const LEAST_NAME: u16 = 8;
+
 fn draw_table(frame: &mut Frame<'_>, area: Rect, title: &str, rows: &Rows, widths: &[u16]) {
     let Some((head, rows)) = rows.split_first() else { return };
     let rows = rows.iter().map(|row| {
         let style = if row.iter().any(|cell| cell == "AWAY") { Style::new().fg(Color::Red) } else { Style::new() };
         Row::new(row.iter().map(String::as_str)).style(style)
     });
-    let table = Table::new(rows, widths.iter().map(|width| Constraint::Length(*width)))
+    // Figures are whole or of no use, so names make room for them, as far as they may, and then the last column does.
+    let (all, frame_width) = (widths.iter().sum::<u16>() + widths.len() as u16 - 1, 2);
+    let missing = (all + frame_width).saturating_sub(area.width);
+    let last = widths.len() - 1;
+    let of_last = missing.min(widths[last].saturating_sub(LEAST_NAME)) * u16::from(widths[last] > widths[0]);
+    let of_name = (missing - of_last).min(widths[0].saturating_sub(LEAST_NAME));
+    let widths = widths.iter().enumerate().map(|(index, width)| match index {
+        0 => Constraint::Length(width - of_name),
+        _ if index == last => Constraint::Length(width - of_last),
+        _ => Constraint::Length(*width),
+    });
+    let table = Table::new(rows, widths)
         .header(Row::new(head.iter().map(String::as_str)).bold())
         .block(Block::bordered().title(title.to_owned()));
     frame.render_widget(table, area);
@@ -167,7 +200,11 @@ mod tests {
     }
 
     fn lines(screen: &Screen) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(140, 40)).expect("a terminal in memory");
+        lines_of(screen, 140, 40)
+    }
+
+    fn lines_of(screen: &Screen, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
         terminal.draw(|frame| screen.draw(frame)).expect("it is drawn");
         let buffer = terminal.backend().buffer();
         let line = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
@@ -180,6 +217,30 @@ mod tests {
         for part in ["policies, by checks", "api", "keys by checks", "other", "10.0.0.9:6379", "AWAY", KEYS] {
             assert!(drawn.contains(part), "{part} is not in\n{drawn}");
         }
+    }
+
+    /// As large as terminals are when they are opened.
+    #[test]
+    fn a_small_terminal_cuts_no_figure() {
+        let mut screen = screen();
+        screen.figures["policies"][0]["name"] = "checkout (candidate)".into();
+        let drawn = lines_of(&screen, 80, 24);
+        let parts = [
+            "0.0 errors/s",
+            "1 SERVERS AWAY",
+            "checkout (candi",
+            "SHARE",
+            "ADMITTED/S",
+            "10.0.0.9:6379",
+            "AWAY",
+            "closed",
+            "1 of 16, 0 wait",
+            KEYS,
+        ];
+        for part in parts {
+            assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+        }
+        assert_eq!((wrapped("one two", 7), wrapped("one two", 6), wrapped("", 6), wrapped("longer", 3)), (1, 2, 1, 1));
     }
 
     #[test]

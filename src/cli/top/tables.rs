@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::{keys, output};
 use super::sort::Sort;
@@ -20,6 +20,15 @@ pub(super) type Rows = Vec<Vec<String>>;
 
 impl View {
     pub(super) fn policies(&self, figures: &Value) -> Rows {
+        let head = ["POLICY", "ADMITTED/S", "DENIED/S", "SHADOW/S", "WAITED/S", "HELD", "SHARE"];
+        let rows = self.shown_policies(figures).into_iter().map(|policy| {
+            let fields = ["allowed_per_s", "denied_per_s", "shadowed_per_s", "waited_per_s", "held", "share"];
+            std::iter::once(text(&policy["name"])).chain(fields.map(|field| text(&policy[field]))).collect()
+        });
+        rows_of(&head, rows)
+    }
+
+    fn shown_policies<'a>(&self, figures: &'a Value) -> Vec<&'a Value> {
         let mut policies: Vec<&Value> = figures["policies"].as_array().into_iter().flatten().collect();
         policies.retain(|policy| self.shows(&policy["name"]));
         let tenths = |policy: &Value, field: &str| (policy[field].as_f64().unwrap_or(0.0) * 10.0) as u64;
@@ -32,20 +41,31 @@ impl View {
                 Sort::Name => 0,
             })
         });
-        let head = ["POLICY", "ADMITTED/S", "DENIED/S", "SHADOW/S", "WAITED/S", "HELD", "SHARE"];
-        let rows = policies.into_iter().map(|policy| {
-            let fields = ["allowed_per_s", "denied_per_s", "shadowed_per_s", "waited_per_s", "held", "share"];
-            std::iter::once(text(&policy["name"])).chain(fields.map(|field| text(&policy[field]))).collect()
-        });
-        rows_of(&head, rows)
+        policies
     }
 
     /// Hot keys; `kind` is `used` or `denied`.
     pub(super) fn keys(&self, figures: &Value, kind: &str) -> Rows {
-        let keys = figures["hot"][kind].as_array().into_iter().flatten();
-        let shown = keys.filter(|key| self.shows(&key["policy"]) || self.shows(&key["key"]));
+        let shown = self.shown_keys(figures, kind).into_iter();
         let rows = shown.map(|key| vec![text(&key["per_s"]), text(&key["policy"]), keys::name(key)]);
         rows_of(&[if kind == "used" { "CHECKS/S" } else { "DENIALS/S" }, "POLICY", "KEY"], rows)
+    }
+
+    fn shown_keys<'a>(&self, figures: &'a Value, kind: &str) -> Vec<&'a Value> {
+        let keys = figures["hot"][kind].as_array().into_iter().flatten();
+        keys.filter(|key| self.shows(&key["policy"]) || self.shows(&key["key"])).collect()
+    }
+
+    /// For programs: policies and keys as people see them, and all else as it is.
+    pub(super) fn json(&self, figures: &Value) -> Value {
+        let mut shown = figures.clone();
+        shown["policies"] = json!(self.shown_policies(figures));
+        for kind in ["used", "denied"] {
+            if figures["hot"][kind].is_array() {
+                shown["hot"][kind] = json!(self.shown_keys(figures, kind));
+            }
+        }
+        shown
     }
 
     fn shows(&self, name: &Value) -> bool {
