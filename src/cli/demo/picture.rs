@@ -16,7 +16,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Bar, BarChart, BarGroup, Block, Cell, Paragraph, Row, Table};
 use ratatui::{Frame, Terminal};
 
-use super::ledger::{Window, Worst};
+use super::ledger::{Promise, Window, Worst};
 use super::node::Sight;
 use super::stage::{Cut, Stage};
 
@@ -27,7 +27,18 @@ const WINDOWS: usize = 24;
 /// Lines of what happened that are kept.
 const TOLD: usize = 50;
 
-const KEYS: &str = "k kill a node   a add ten   c cut the store for all   h for half   f flush it   q quit";
+/// Columns that a bar takes with the gap beside it, and a frame.
+const BAR: u16 = 4;
+const FRAMES: u16 = 2;
+/// Columns of the table of nodes.
+const NODES: u16 = 60;
+/// A narrower terminal has no room for the ledger's words beside the nodes.
+const WIDE: u16 = 140;
+/// A lower one has room for one line of what happened.
+const HIGH: u16 = 32;
+
+/// A terminal of 80 columns has room for it.
+const KEYS: &str = "k kill a node  a add ten  c cut off the store  h for half  f flush it  q quit";
 
 /// Draws until somebody has seen enough.
 ///
@@ -39,9 +50,9 @@ pub(super) fn show(stage: &mut Stage) -> anyhow::Result<()> {
     let mut terminal = Terminal::new(TermionBackend::new(screen))?;
     let keys = keys();
     let mut told = VecDeque::from([format!("{} nodes serve", stage.alive())]);
-    let mut before: Vec<Window> = Vec::new();
+    let mut rates = Rates::default();
     while !stage.is_over() {
-        let view = View::of(stage, &told, &mut before);
+        let view = View::of(stage, &told, &mut rates);
         terminal.draw(|frame| view.draw(frame))?;
         match keys.recv_timeout(FRAME) {
             Ok(Key::Char('q') | Key::Esc | Key::Ctrl('c')) | Err(RecvTimeoutError::Disconnected) => break,
@@ -84,10 +95,39 @@ fn act(stage: &mut Stage, letter: char) -> anyhow::Result<Option<String>> {
     }))
 }
 
+/// What clients of each node had been told when it was drawn, for rates of the last second: all of a window's tokens may be
+/// spent within a tenth of it, so that a shorter time shows a multiple of the limit, or nothing.
+#[derive(Debug, Default)]
+struct Rates {
+    /// Each with its time in milliseconds; the first is a second old or older.
+    drawn: VecDeque<(u64, Vec<Window>)>,
+}
+
+impl Rates {
+    /// Takes what each node's clients have been told by `now`, and returns what that is a second, since a second ago.
+    fn per_second(&mut self, now: u64, whole: Vec<Window>) -> Vec<Window> {
+        while self.drawn.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= 1_000) {
+            self.drawn.pop_front();
+        }
+        self.drawn.push_back((now, whole));
+        let ((first, before), (_, after)) = (&self.drawn[0], &self.drawn[self.drawn.len() - 1]);
+        let millis = now.saturating_sub(*first).max(1);
+        let rate = |before: u64, after: u64| (after.saturating_sub(before) * 1_000 + millis / 2) / millis;
+        let nothing = Window::default();
+        let each = after.iter().enumerate().map(|(index, after)| {
+            // A node that has joined meanwhile had told nothing.
+            let before = before.get(index).unwrap_or(&nothing);
+            Window { admitted: rate(before.admitted, after.admitted), denied: rate(before.denied, after.denied) }
+        });
+        each.collect()
+    }
+}
+
 /// All that is drawn, as plain values.
 struct View {
     store: String,
     limit: u64,
+    /// Each node, with what its clients were told a second.
     sights: Vec<(Sight, Window)>,
     windows: VecDeque<Window>,
     judged: Vec<Worst>,
@@ -96,19 +136,12 @@ struct View {
 }
 
 impl View {
-    /// `before`: what each node's clients had been told when it was drawn last.
-    fn of(stage: &Stage, told: &VecDeque<String>, before: &mut Vec<Window>) -> Self {
+    fn of(stage: &Stage, told: &VecDeque<String>, rates: &mut Rates) -> Self {
         let now = Stage::now_ms();
         let sights = stage.sights();
-        before.resize(sights.len(), Window::default());
-        let mut rows = Vec::new();
         let calls: u64 = sights.iter().map(|sight| sight.calls).sum();
-        for (index, sight) in sights.into_iter().enumerate() {
-            let whole = stage.ledger.of_node(index);
-            let (admitted, denied) = (whole.admitted - before[index].admitted, whole.denied - before[index].denied);
-            before[index] = whole;
-            rows.push((sight, Window { admitted, denied }));
-        }
+        let whole = (0..sights.len()).map(|index| stage.ledger.of_node(index)).collect();
+        let rows = sights.into_iter().zip(rates.per_second(now, whole)).collect();
         let waits = stage.ledger.waits();
         let thousands = waits.checks.max(1) as f64 / 1_000.0;
         Self {
@@ -129,18 +162,36 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let told = if area.height < HIGH { 3 } else { 7 };
+        let of_ledger = 2 + u16::try_from(Promise::ALL.len()).unwrap_or(u16::MAX);
         let [head, middle, below, foot] = Layout::vertical([
-            Constraint::Length(2),
+            Constraint::Length(if area.width < WIDE { 3 } else { 2 }),
             Constraint::Min(10),
-            Constraint::Length(7),
+            Constraint::Length(told),
             Constraint::Length(1),
         ])
-        .areas(frame.area());
-        let [left, right] = Layout::horizontal([Constraint::Length(58), Constraint::Min(30)]).areas(middle);
-        let [bars, ledger] = Layout::vertical([Constraint::Min(6), Constraint::Length(10)]).areas(right);
-        let title =
-            Line::from(vec!["rationd demo ".bold(), format!("limit {}, one key; {}", Stage::limit(), self.sum).into()]);
-        frame.render_widget(Paragraph::new(vec![title, Line::from(format!("store: {}", self.store))]), head);
+        .areas(area);
+        let beside = |area| Layout::horizontal([Constraint::Length(NODES), Constraint::Min(10)]).areas(area);
+        let (left, bars, ledger) = if area.width < WIDE {
+            let [above, ledger] = Layout::vertical([Constraint::Min(6), Constraint::Length(of_ledger)]).areas(middle);
+            let [left, bars] = beside(above);
+            (left, bars, ledger)
+        } else {
+            let [left, right] = beside(middle);
+            let [bars, ledger] = Layout::vertical([Constraint::Min(6), Constraint::Length(of_ledger)]).areas(right);
+            (left, bars, ledger)
+        };
+        let title = |rest: String| {
+            Line::from(vec!["rationd demo ".bold(), format!("limit {}, one key{rest}", Stage::limit()).into()])
+        };
+        let store = Line::from(format!("store: {}", self.store));
+        let lines = if area.width < WIDE {
+            vec![title(String::new()), store, Line::from(self.sum.as_str())]
+        } else {
+            vec![title(format!("; {}", self.sum)), store]
+        };
+        frame.render_widget(Paragraph::new(lines), head);
         self.draw_nodes(frame, left);
         self.draw_windows(frame, bars);
         self.draw_ledger(frame, ledger);
@@ -154,7 +205,6 @@ impl View {
     }
 
     fn draw_nodes(&self, frame: &mut Frame<'_>, area: Rect) {
-        let per_second = |count: u64| count * 1_000 / u64::try_from(FRAME.as_millis()).unwrap_or(1);
         let rows = self.sights.iter().map(|(sight, asked)| {
             let (state, color) = match (sight.is_alive, sight.is_connected, sight.degraded > 0) {
                 (false, ..) => ("killed", Color::Red),
@@ -162,8 +212,7 @@ impl View {
                 (_, _, true) => ("share", Color::Yellow),
                 _ => ("leases", Color::Green),
             };
-            let numbers =
-                [u64::from(sight.live), sight.held, per_second(asked.admitted), per_second(asked.denied), sight.calls];
+            let numbers = [u64::from(sight.live), sight.held, asked.admitted, asked.denied, sight.calls];
             let cells = numbers.map(|number: u64| if sight.is_alive { number.to_string() } else { String::new() });
             let cells = [Cell::from(sight.name.clone()), Cell::from(Span::styled(state, Style::new().fg(color)))]
                 .into_iter()
@@ -177,9 +226,12 @@ impl View {
     }
 
     fn draw_windows(&self, frame: &mut Frame<'_>, area: Rect) {
+        // Bars that do not fit are left out at the right, where the latest stand.
+        let fit = usize::from((area.width.saturating_sub(FRAMES) + 1) / BAR);
         let bars: Vec<_> = self
             .windows
             .iter()
+            .skip(self.windows.len().saturating_sub(fit))
             .map(|window| {
                 let color = if window.admitted > self.limit { Color::Red } else { Color::Green };
                 Bar::default()
@@ -188,7 +240,10 @@ impl View {
                     .style(Style::new().fg(color))
             })
             .collect();
-        let title = format!("admitted in each window, against {} (full height: {})", self.limit, 2 * self.limit);
+        let title = match area.width {
+            ..56 => format!("windows, of {}", self.limit),
+            _ => format!("admitted in each window, against {} (full height: {})", self.limit, 2 * self.limit),
+        };
         let chart = BarChart::default()
             .data(BarGroup::default().bars(&bars))
             .bar_width(3)
@@ -215,11 +270,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::ledger::Promise;
     use super::*;
 
-    #[test]
-    fn the_picture_shows_nodes_windows_and_the_ledger() {
+    fn view() -> View {
         let sight = |name: &str, is_alive, is_connected| Sight {
             name: name.to_owned(),
             is_alive,
@@ -229,37 +282,68 @@ mod tests {
             calls: 41,
             degraded: 0,
         };
-        let view = View {
+        View {
             store: "a twin".to_owned(),
             limit: 300,
             sights: vec![
-                (sight("node-1", true, true), Window { admitted: 20, denied: 4 }),
+                (sight("node-1", true, true), Window { admitted: 100, denied: 20 }),
                 (sight("node-2", true, false), Window::default()),
-                (sight("node-3", false, false), Window::default()),
+                (sight("node-13", false, false), Window::default()),
             ],
-            windows: [300, 285, 17].map(|admitted| Window { admitted, denied: 0 }).into(),
-            judged: vec![Worst { promise: Promise::Whole, windows: 3, most: 300, least: 299, bound: 300 }],
-            told: vec!["node-3 is killed".to_owned()],
-            sum: "9 checks".to_owned(),
-        };
-        let mut terminal = Terminal::new(TestBackend::new(130, 40)).expect("a terminal in memory");
-        terminal.draw(|frame| view.draw(frame)).expect("it is drawn");
+            windows: (0..24).map(|number| Window { admitted: 270 + number, denied: 0 }).collect(),
+            judged: Promise::ALL.map(|promise| Worst { promise, windows: 3, most: 300, least: 299, bound: 300 }).into(),
+            told: vec!["node-3 joins".to_owned(), "node-13 is killed".to_owned()],
+            sum: "137816 checks, 117 store calls per 1000, half within 199 us, 99 % within 1627 us".to_owned(),
+        }
+    }
+
+    fn drawn(width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+        terminal.draw(|frame| view().draw(frame)).expect("it is drawn");
         let buffer = terminal.backend().buffer();
-        let lines: Vec<String> = (0..buffer.area.height)
-            .map(|y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>())
-            .collect();
-        let line = |part: &str| {
-            lines
-                .iter()
-                .find(|line| line.contains(part))
-                .unwrap_or_else(|| panic!("{part} is not in {lines:#?}"))
-                .clone()
-        };
-        assert!(line("node-1").contains("leases") && line("node-1").contains("100"), "{lines:#?}");
-        assert!(line("node-2").contains("cut off") && line("node-3").contains("killed"), "{lines:#?}");
-        assert!(line("300 of 300").contains("a window admits its limit"), "{lines:#?}");
-        assert!(line("285").contains("300"), "{lines:#?}");
-        line("node-3 is killed");
-        line("k kill a node");
+        let line = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..buffer.area.height).map(line).collect()
+    }
+
+    /// As large as terminals are when they are opened, as laptops draw them, and as the manual shows it.
+    #[test]
+    fn the_picture_shows_nodes_windows_and_the_ledger_on_terminals_of_all_sizes() {
+        for (width, height) in [(80, 24), (120, 30), (130, 40), (150, 40), (200, 60)] {
+            let lines = drawn(width, height);
+            let line = |part: &str| {
+                let found = lines.iter().find(|line| line.contains(part));
+                found.unwrap_or_else(|| panic!("{part} is not in {lines:#?}")).clone()
+            };
+            assert!(line("node-1 ").contains("leases   2     17     100       20        41"), "{lines:#?}");
+            assert!(line("node-2").contains("cut off") && line("node-13 ").contains("killed"), "{lines:#?}");
+            line("admits/s  denies/s  calls");
+            for promise in Promise::ALL {
+                assert!(line(promise.words()).contains("300 of 300"), "{lines:#?}");
+            }
+            // The latest windows are those that something was just done to.
+            assert!(line("293").contains("292 293"), "{lines:#?}");
+            line("a twin");
+            line("99 % within 1627 us");
+            line("node-13 is killed");
+            assert!(line("k kill a node").contains("q quit"), "{lines:#?}");
+        }
+    }
+
+    /// 12 nodes that spend all of a window's tokens in its first tenth were said to admit 1,200 a second of 300.
+    #[test]
+    fn rates_are_those_of_the_last_second() {
+        let mut rates = Rates::default();
+        // A window's 30 tokens are spent within 200 ms of it; a key that is pressed draws at once.
+        let told = |at: u64| Window { admitted: (at / 1_000) * 30 + (at % 1_000).min(200) * 30 / 200, denied: at / 10 };
+        let mut drawn = Vec::new();
+        for at in (0..4_000).step_by(200).chain([4_010, 4_200]) {
+            drawn.push(rates.per_second(at, vec![told(at)])[0]);
+        }
+        for window in &drawn[6..] {
+            assert!((28..=32).contains(&window.admitted) && (99..=101).contains(&window.denied), "{drawn:?}");
+        }
+        let joined = rates.per_second(4_400, vec![told(4_400), Window { admitted: 50, denied: 0 }]);
+        assert_eq!(joined.len(), 2);
+        assert!(joined[1].admitted <= 50, "{joined:?}");
     }
 }
