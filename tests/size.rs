@@ -32,12 +32,27 @@ fn simulated(scenario: &str) -> f64 {
 /// The arguments say of each scenario what its file does.
 #[test]
 fn calls_are_within_a_tenth_of_what_the_simulator_shows() {
-    let cases: [(&str, &[&str]); 5] = [
+    let two = ["--limit", "10/1s fixed", "--limit", "100/1m fixed"];
+    let two = [&["--nodes", "8", "--keys", "40", "--rate", "33", "--zipf", "0"], &two[..]].concat();
+    let cases: [(&str, &[&str]); 12] = [
         ("small-windows", &["--nodes", "3", "--keys", "1000", "--rate", "2000", "--limit", "60/10s fixed"]),
         ("zipf-200-nodes", &["--nodes", "200", "--keys", "50000", "--rate", "3000", "--limit", "600/4s fixed"]),
         ("cold-keys", &["--nodes", "20", "--keys", "1000", "--rate", "333", "--limit", "100/1m fixed", "--zipf", "0"]),
         ("warm-keys", &["--nodes", "20", "--keys", "300", "--rate", "300", "--limit", "100/1m fixed", "--zipf", "0"]),
         ("second-0.5x", &["--nodes", "20", "--keys", "1", "--rate", "500", "--limit", "1000/1s fixed"]),
+        ("sliding-2x", &["--nodes", "20", "--keys", "1", "--rate", "2000", "--limit", "1000/1s sliding"]),
+        (
+            "denied-sliding",
+            &["--nodes", "8", "--keys", "2", "--rate", "400", "--limit", "100/1m sliding", "--zipf", "0"],
+        ),
+        (
+            "seldom-windows",
+            &["--nodes", "8", "--keys", "48", "--rate", "40", "--limit", "100/1m sliding", "--zipf", "0"],
+        ),
+        ("gcra-0.5x", &["--nodes", "20", "--keys", "1", "--rate", "500", "--limit", "1000/1s burst 1000"]),
+        ("gcra-2x", &["--nodes", "20", "--keys", "1", "--rate", "2000", "--limit", "1000/1s burst 1000"]),
+        ("seldom-buckets", &["--nodes", "8", "--keys", "48", "--rate", "40", "--limit", "100/1m", "--zipf", "0"]),
+        ("seldom-two-windows", &two),
     ];
     let mut far = Vec::new();
     for (scenario, words) in cases {
