@@ -110,14 +110,21 @@ impl Rates {
             self.drawn.pop_front();
         }
         self.drawn.push_back((now, whole));
-        let ((first, before), (_, after)) = (&self.drawn[0], &self.drawn[self.drawn.len() - 1]);
-        let millis = now.saturating_sub(*first).max(1);
-        let rate = |before: u64, after: u64| (after.saturating_sub(before) * 1_000 + millis / 2) / millis;
-        let nothing = Window::default();
-        let each = after.iter().enumerate().map(|(index, after)| {
+        let (first, next) = (&self.drawn[0], &self.drawn[1.min(self.drawn.len() - 1)]);
+        let since = now.saturating_sub(1_000).max(first.0);
+        // Pictures are not drawn at even times: what was told a second ago lies between two of them.
+        let (past, span) = (since - first.0, next.0.saturating_sub(first.0).max(1));
+        let between = |first: u64, next: u64| first + next.saturating_sub(first) * past.min(span) / span;
+        let millis = now.saturating_sub(since).max(1);
+        let rate = |first, next, now: u64| (now.saturating_sub(between(first, next)) * 1_000 + millis / 2) / millis;
+        let of = |drawn: &(u64, Vec<Window>), index: usize| drawn.1.get(index).copied().unwrap_or_default();
+        let each = self.drawn[self.drawn.len() - 1].1.iter().enumerate().map(|(index, now)| {
             // A node that has joined meanwhile had told nothing.
-            let before = before.get(index).unwrap_or(&nothing);
-            Window { admitted: rate(before.admitted, after.admitted), denied: rate(before.denied, after.denied) }
+            let (first, next) = (of(first, index), of(next, index));
+            Window {
+                admitted: rate(first.admitted, next.admitted, now.admitted),
+                denied: rate(first.denied, next.denied, now.denied),
+            }
         });
         each.collect()
     }
@@ -336,11 +343,12 @@ mod tests {
         // A window's 30 tokens are spent within 200 ms of it; a key that is pressed draws at once.
         let told = |at: u64| Window { admitted: (at / 1_000) * 30 + (at % 1_000).min(200) * 30 / 200, denied: at / 10 };
         let mut drawn = Vec::new();
-        for at in (0..4_000).step_by(200).chain([4_010, 4_200]) {
+        for at in (0..4_000).step_by(230).chain([4_010, 4_200]) {
             drawn.push(rates.per_second(at, vec![told(at)])[0]);
         }
         for window in &drawn[6..] {
-            assert!((28..=32).contains(&window.admitted) && (99..=101).contains(&window.denied), "{drawn:?}");
+            // A second ago lies between two pictures, and how much of what was told between them came after it is not known.
+            assert!((24..=38).contains(&window.admitted) && (99..=101).contains(&window.denied), "{drawn:?}");
         }
         let joined = rates.per_second(4_400, vec![told(4_400), Window { admitted: 50, denied: 0 }]);
         assert_eq!(joined.len(), 2);
