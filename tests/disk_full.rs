@@ -1,4 +1,5 @@
-//! A disk that is full: a daemon whose log cannot be written goes on, and one that cannot make its socket says why.
+//! A disk that is full: a daemon whose log cannot be written goes on, one whose lines about denials have no room keeps them whole,
+//! and one that cannot make its socket says why.
 
 use crate::support;
 
@@ -38,6 +39,60 @@ fn a_log_that_cannot_be_written_stops_nothing() {
         ended.is_some()
     });
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+/// A batch of lines that did not fit left a part of its last line, to which the next line was appended when there was room again:
+/// neither of them was JSON. How many were lost nobody told.
+#[test]
+fn lines_about_denials_stay_whole_and_those_that_had_no_room_are_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("disk")).expect("a directory");
+    // Sixteen pages, of which one is free.
+    let mount = "mount -t tmpfs -o size=64k none \"$1\" && head -c 61440 /dev/zero > \"$1/filler\" && exec \"$2\" -c \"$3\" serve";
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        without_settings(&mut command);
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(path("disk"));
+        command.arg(env!("CARGO_BIN_EXE_rationd")).arg(path("rationd.toml")).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    };
+    if !inside("mount -t tmpfs none \"$1\"").status().is_ok_and(|status| status.success()) {
+        return skipped("disk_full, denials", "only root may mount a disk that is full", "root unshare namespaces");
+    }
+    let (socket, file) = (path("rationd.sock"), path("disk").join("denials"));
+    let config = format!(
+        "[listen]\nsocket = {socket:?}\nadmin = \"off\"\n[denials]\nfile = {file:?}\n[policy.api]\nlimits = [\"1/1h fixed\"]\n"
+    );
+    fs::write(path("rationd.toml"), config).expect("a file");
+    let mut child = inside(mount).stderr(File::create(path("log")).expect("a file")).spawn().expect("it was there");
+    let log = || fs::read_to_string(path("log")).expect("its log");
+    let connect = || std::os::unix::net::UnixStream::connect(&socket).ok();
+    let mut connection = Connection::new(wait_for("it listens", 20, connect));
+    let mut deny = |key: String| {
+        let reply = connection.ask_text(&format!("RATION.CHECK api {key} COST 2")).expect("an answer");
+        assert_eq!(reply.items()[0].int(), 1, "{reply:?}");
+    };
+    // The daemon's own view of its disk, which this process does not see.
+    let seen = std::path::PathBuf::from(format!("/proc/{}/root{}", child.id(), path("disk").display()));
+    (0..60).for_each(|number| deny(format!("key-{number}")));
+    wait_for("a batch has no room", 20, || log().contains("cannot be written").then_some(()));
+    fs::remove_file(seen.join("filler")).expect("it is there");
+    deny("after".into());
+    let read = || fs::read_to_string(seen.join("denials")).unwrap_or_default();
+    let text = wait_for("there is room again", 20, || Some(read()).filter(|text| text.contains("after")));
+    let json = |line: &str| serde_json::from_str::<serde_json::Value>(line);
+    let broken: Vec<_> = text.lines().filter(|line| json(line).is_err()).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    let lost = 61 - text.lines().count();
+    assert!(lost > 0, "{text}");
+    let told = wait_for("the log says how many were lost", 20, || {
+        let log = log();
+        log.lines().find(|line| line.contains("denials.file is written again")).map(str::to_owned)
+    });
+    assert_eq!(json(&told).expect("JSON")["lines"], lost, "{told}");
+    signal(child.id(), "TERM");
+    wait_for("it leaves", 20, || child.try_wait().expect("our child"));
 }
 
 #[test]

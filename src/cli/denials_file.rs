@@ -82,7 +82,8 @@ impl DenialsFile {
 /// Opening is done here, too: it may stall where the path is a pipe without a reader.
 fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
     let mut file: Option<File> = None;
-    let mut is_told = false;
+    // Lines that could not be written since the last that could.
+    let mut lost = 0;
     while let Ok(order) = orders.recv() {
         let text = match order {
             Order::Append(text) => text,
@@ -103,17 +104,33 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
             Some(file) => Ok(file),
             None => OpenOptions::new().append(true).create(true).mode(0o600).open(path),
         };
-        let written = opened.and_then(|mut open| open.write_all(text.as_bytes()).map(|()| open));
-        match written {
-            Ok(open) => (file, is_told) = (Some(open), false),
+        match opened.and_then(|mut open| append(&mut open, &text).map(|()| open)) {
+            Ok(open) => {
+                file = Some(open);
+                if lost > 0 {
+                    tracing::warn!(path = %path.display(), lines = lost, "denials.file is written again: lines are missing in it");
+                }
+                lost = 0;
+            }
             Err(error) => {
-                if !is_told {
+                if lost == 0 {
                     tracing::warn!(path = %path.display(), %error, "denials.file cannot be written");
                 }
-                is_told = true;
+                lost += text.lines().count();
             }
         }
     }
+}
+
+/// Appends lines, or none of them: what is written later would be appended to the part of a line that had room.
+fn append(file: &mut File, text: &str) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    let written = file.write_all(text.as_bytes());
+    if written.is_err() {
+        // What is no file on a disk, like a pipe, cannot be made shorter.
+        let _ = file.set_len(before);
+    }
+    written
 }
 
 #[cfg(test)]
