@@ -340,6 +340,7 @@ fn a_fleet_that_is_not_whole_is_found() {
     let report = Report::of(&daemon.config(), &["--nodes", "3"]);
     report.assert("fleet.peers", "warning", "1 of 3 nodes");
     report.assert("fleet.versions", "ok", env!("CARGO_PKG_VERSION"));
+    report.assert("fleet.clocks", "ok", "no node began in the future");
     report.assert("fleet.port", "ok", "the daemon listens");
 }
 
@@ -414,7 +415,7 @@ fn every_check_has_a_fault_that_it_finds() {
     let planted: String = planted.split_whitespace().collect::<Vec<_>>().join(" ");
     let found = |id: &str| ["warning", "fatal"].iter().any(|word| planted.contains(&format!("\"{id}\", \"{word}\"")));
     // Their words stand in a table beside them.
-    let in_loop = ["config.secrets", "config.password", "socket.directory", "fleet.versions"];
+    let in_loop = ["config.secrets", "config.password", "socket.directory", "fleet.versions", "fleet.clocks"];
     let missing: Vec<_> =
         rationd::cli::checks().map(|check| check.id).filter(|id| !found(id) && !in_loop.contains(id)).collect();
     assert!(missing.is_empty(), "no test plants the fault that these are for: {missing:?}");

@@ -21,6 +21,8 @@ use crate::fleet::{fleet_name, node_name};
 
 /// A peer that was not heard of for so long is hardly there.
 const QUIET_MS: u64 = 5_000;
+/// Clocks that differ by more are wrong.
+const APART_MS: u64 = 1_000;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -64,6 +66,14 @@ pub(super) const CHECKS: &[Check] = &[
         next: "Look at certificates, fleet names and the firewall (UDP) of both; `rationd peers` on each.",
         see: "operate/troubleshooting.md",
         look: peers,
+    },
+    Check {
+        id: "fleet.clocks",
+        why: "Each node judges certificates by its own clock, and one that starts again after its clock went back is let in \
+              by peers only when they have given up its life before.",
+        next: "Set all clocks by NTP; run this on each node, since a clock that is behind is seen from there.",
+        see: "concepts/fleet.md#who-is-believed",
+        look: clocks,
     },
     Check {
         id: "fleet.versions",
@@ -177,6 +187,24 @@ fn peers(patient: &Patient) -> Look {
     Look::none_of(told, Look::Warning, format!("{live} of {wanted} nodes are live"))
 }
 
+/// A node tells when it began by its own clock, so that one which begins in our future has a clock ahead of ours. By how much
+/// it is ahead at least is known, and of one that is behind nothing.
+fn clocks(patient: &Patient) -> Look {
+    let Some(list) = patient.daemon.peers["peers"].as_array() else { return Look::Apart };
+    let now = clock::wall().0 / 1_000;
+    let ahead = list.iter().filter_map(|peer| {
+        let millis = peer["incarnation"].as_u64()?.saturating_sub(now);
+        let name = super::super::output::visible(peer["name"].as_str()?);
+        let whose = if peer["self"] == true {
+            "this machine's clock went back"
+        } else {
+            "its clock is ahead of this machine's"
+        };
+        (millis > APART_MS).then(|| format!("{name} began {} s from now: {whose}", millis.div_ceil(1_000)))
+    });
+    Look::none_of(ahead.collect(), Look::Warning, "no node began in the future")
+}
+
 fn versions(patient: &Patient) -> Look {
     let Some(list) = patient.daemon.peers["peers"].as_array() else { return Look::Apart };
     let mut seen: Vec<_> = list.iter().filter_map(|peer| peer["version"].as_str()).filter(|v| !v.is_empty()).collect();
@@ -191,6 +219,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_node_that_began_in_the_future_is_told_of() {
+        let mut patient = Patient::of("", None);
+        assert_eq!(clocks(&patient), Look::Apart);
+        let now = clock::wall().0 / 1_000;
+        for (id, began, own, word) in [
+            ("fleet.clocks", now - 90_000, false, "ok"),
+            ("fleet.clocks", now + 90_000, false, "warning"),
+            ("fleet.clocks", now + 90_000, true, "warning"),
+        ] {
+            let peer = json!({"name": "app-17", "incarnation": began, "self": own});
+            patient.daemon.peers = json!({"peers": [{"name": "app-9", "incarnation": now}, peer]});
+            let look = clocks(&patient);
+            assert_eq!(look.word(), word, "{id}");
+            assert_eq!(look.seen().contains("app-17 began 90 s from now"), word == "warning", "{}", look.seen());
+            assert_eq!(look.seen().contains("went back"), own, "{}", look.seen());
+        }
+    }
 
     #[test]
     fn nodes_of_several_versions_are_told_of() {
