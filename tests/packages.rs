@@ -274,6 +274,15 @@ test "$(stat -c '%a %U:%G' /etc/rationd/rationd.toml)" = '640 root:rationd'
 test "$(id -gn rationd)" = rationd
 test -e /usr/lib/systemd/system/rationd.service
 test -e /usr/lib/systemd/system/rationd.socket
+test "$(stat -c '%a %U:%G' /etc/logrotate.d/rationd)" = '644 root:root'
+if command -v logrotate; then
+    : The unit makes the directory, and the daemon the file.
+    install -d -o rationd -g rationd -m 750 /var/log/rationd
+    setpriv --reuid=rationd --regid=rationd --clear-groups sh -c 'umask 077; echo {} >/var/log/rationd/denials.ndjson'
+    logrotate -f -s /rotated /etc/logrotate.d/rationd
+    grep -qx '{}' /var/log/rationd/denials.ndjson.1
+    ! test -e /var/log/rationd/denials.ndjson
+fi
 setpriv --reuid=rationd --regid=rationd --clear-groups rationd --config /etc/rationd/rationd.toml config check
 ! setpriv --reuid=nobody --regid=nogroup --clear-groups cat /etc/rationd/rationd.toml
 rationd man --dir /pages
@@ -330,6 +339,7 @@ fn a_deb_is_installed_upgraded_and_removed() {
         grep -qx '# mine' /etc/rationd/rationd.toml
         dpkg -P rationd
         ! test -e /etc/rationd/rationd.toml
+        ! test -e /etc/logrotate.d/rationd
         ! test -e /etc/systemd/system/sockets.target.wants/rationd.socket
         test -e /etc/rationd/policies.d/mine.toml
         id rationd
