@@ -299,6 +299,22 @@ fn what_was_denied_last_is_in_the_file_when_the_daemon_has_left() {
     assert_eq!(told, 7, "{text}");
 }
 
+/// Whoever asks twice does not want to wait for the last lines, either: to open a pipe without a reader takes until one comes.
+#[test]
+fn a_second_signal_ends_a_daemon_that_waits_for_its_file_of_denials() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo exists").success());
+    let mut daemon = Daemon::start(&format!("[denials]\nfile = {pipe:?}\n{POLICIES}"));
+    check(&daemon, "tight", "late", 10);
+    daemon.signal("TERM");
+    wait_for("all is settled", 10, || daemon.log().contains("left: everything is settled").then_some(()));
+    let watch = Watch::start();
+    assert!(daemon.terminate().success(), "{}", daemon.log());
+    let took = watch.elapsed();
+    assert!(took < Duration::from_millis(1_500), "it would have waited for 1.75 s: {took:?}");
+}
+
 #[test]
 fn the_status_page_shows_no_key_unless_it_may() {
     let daemon = Daemon::start(POLICIES);

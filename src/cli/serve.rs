@@ -98,11 +98,14 @@ async fn serve(
     service_manager::stopping().await;
     let clock = Clock::start();
     let asked = clock.now();
-    leave(up.daemon, signals).await;
-    if let Some(denials) = up.denials {
+    let in_order = leave(up.daemon, &mut signals).await;
+    if let Some(denials) = up.denials.filter(|_| in_order) {
         let took = Duration::from_micros(clock.now().since(asked).0);
         let most = DRAIN.saturating_sub(took).max(LAST_DENIALS);
-        let _ = tokio::task::spawn_blocking(move || denials.flush(most)).await;
+        tokio::select! {
+            _ = tokio::task::spawn_blocking(move || denials.flush(most)) => {}
+            () = signals.end() => {}
+        }
     }
     Ok(Code::Ok.into())
 }
@@ -320,8 +323,8 @@ fn announce_tcp(has_users: bool, has_tls: bool, address: SocketAddr) {
     }
 }
 
-/// Stops accepting, answers what is in flight, and returns leases. A second signal ends it at once.
-async fn leave(daemon: Daemon, mut signals: Signals) {
+/// Stops accepting, answers what is in flight, and returns leases. A second signal ends it at once; then this is false.
+async fn leave(daemon: Daemon, signals: &mut Signals) -> bool {
     tracing::info!("leaving: answering what has come and giving leases back");
     let drained = tokio::time::timeout(DRAIN, daemon.drain_and_stop());
     tokio::select! {
@@ -330,8 +333,12 @@ async fn leave(daemon: Daemon, mut signals: Signals) {
             Ok(open) => tracing::warn!(open, "left: store calls without an outcome; their leases lapse by themselves"),
             Err(_) => tracing::warn!("left before everything was settled; open leases lapse by themselves"),
         },
-        () = signals.end() => tracing::warn!("left at once, as a second signal asked"),
+        () = signals.end() => {
+            tracing::warn!("left at once, as a second signal asked");
+            return false;
+        }
     }
+    true
 }
 
 struct Signals {
