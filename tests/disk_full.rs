@@ -4,7 +4,7 @@
 use crate::support;
 
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use support::poll::{wait_for, wait_until};
 use support::process::{signal, without_settings};
@@ -41,6 +41,16 @@ fn a_log_that_cannot_be_written_stops_nothing() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
+/// A daemon that ends with its test, also where that fails.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A batch of lines that did not fit left a part of its last line, to which the next line was appended when there was room again:
 /// neither of them was JSON. How many were lost nobody told.
 #[test]
@@ -65,7 +75,8 @@ fn lines_about_denials_stay_whole_and_those_that_had_no_room_are_counted() {
         "[listen]\nsocket = {socket:?}\nadmin = \"off\"\n[denials]\nfile = {file:?}\n[policy.api]\nlimits = [\"1/1h fixed\"]\n"
     );
     fs::write(path("rationd.toml"), config).expect("a file");
-    let mut child = inside(mount).stderr(File::create(path("log")).expect("a file")).spawn().expect("it was there");
+    let child = inside(mount).stderr(File::create(path("log")).expect("a file")).spawn().expect("it was there");
+    let mut daemon = Ending(child);
     let log = || fs::read_to_string(path("log")).expect("its log");
     let connect = || std::os::unix::net::UnixStream::connect(&socket).ok();
     let mut connection = Connection::new(wait_for("it listens", 20, connect));
@@ -74,7 +85,7 @@ fn lines_about_denials_stay_whole_and_those_that_had_no_room_are_counted() {
         assert_eq!(reply.items()[0].int(), 1, "{reply:?}");
     };
     // The daemon's own view of its disk, which this process does not see.
-    let seen = std::path::PathBuf::from(format!("/proc/{}/root{}", child.id(), path("disk").display()));
+    let seen = std::path::PathBuf::from(format!("/proc/{}/root{}", daemon.0.id(), path("disk").display()));
     (0..60).for_each(|number| deny(format!("key-{number}")));
     wait_for("a batch has no room", 20, || log().contains("cannot be written").then_some(()));
     fs::remove_file(seen.join("filler")).expect("it is there");
@@ -91,8 +102,8 @@ fn lines_about_denials_stay_whole_and_those_that_had_no_room_are_counted() {
         log.lines().find(|line| line.contains("denials.file is written again")).map(str::to_owned)
     });
     assert_eq!(json(&told).expect("JSON")["lines"], lost, "{told}");
-    signal(child.id(), "TERM");
-    wait_for("it leaves", 20, || child.try_wait().expect("our child"));
+    signal(daemon.0.id(), "TERM");
+    wait_for("it leaves", 20, || daemon.0.try_wait().expect("our child"));
 }
 
 #[test]
