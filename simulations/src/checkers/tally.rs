@@ -12,10 +12,10 @@
 //! Of several limits each is judged by itself, as far as it has windows that begin with the clock's.
 
 use rationd::core::call::{Call, Counter, Grant, Op};
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
-use rationd::core::time::StoredTime;
+use rationd::core::time::{Micros, StoredTime, Timestamp};
 
 use super::flow::Flow;
 use super::notes::{Asides, Lives, Refunds, Trips, goes_by};
@@ -148,6 +148,8 @@ struct Book {
     calls: Map<(u32, u64), Vec<Asked>>,
     /// Refunds that no call has taken along yet.
     refunds: Refunds<Asked>,
+    /// The latest of a client or a group that was asked for, with its window and what its node had spent of that before.
+    counted_back: Option<(u64, Window, (u64, u64))>,
     lives: Lives,
     flow: Flow,
     trips: Trips,
@@ -207,6 +209,7 @@ impl Book {
             asked: Map::default(),
             calls: Map::default(),
             refunds: Refunds::default(),
+            counted_back: None,
             lives: Lives::default(),
             flow: Flow::new(max_keys),
             trips: Trips::default(),
@@ -314,6 +317,7 @@ impl Book {
         let window = self.keys.of(request.key).window(number);
         if window.number == number {
             let spent = self.spent.entry((request.key, request.node)).or_default();
+            self.counted_back = (!is_hold).then_some((request.id, *window, *spent));
             let of_it = if spent.0 == number { spent.1.min(request.cost) } else { 0 };
             spent.1 -= of_it;
             // A client may have taken back here what it was charged before: then a hold of this window goes back to
@@ -321,6 +325,20 @@ impl Book {
             window.vain += if is_hold { (request.cost - of_it).min(window.unnamed) } else { request.cost - of_it };
             window.unnamed += if is_hold { 0 } else { of_it };
             window.back += request.cost;
+        }
+    }
+
+    /// A node has answered a refund without a call. Where its answer tells the end of a window that is over by the store's clock, nothing
+    /// was taken back of the one that is open: the node takes the former for open still, or one of several keys was charged there, which
+    /// keeps what it was charged when others are denied after that window's end.
+    fn refunded_at_once(&mut self, request: &Request, rule: &Rule, decision: &Decision, store: Timestamp) {
+        let counted = self.counted_back.take().filter(|(id, ..)| *id == request.id);
+        let ([limit], Some((_, before, spent))) = (&rule.limits[..], counted) else { return };
+        // A window of which nothing is used is told to be whole at once.
+        let tells_an_end = decision.reset_after > Micros::ZERO;
+        if limit.algorithm == Algorithm::Fixed && tells_an_end && decision.reset_at <= store {
+            *self.keys.of(request.key).window(before.number) = before;
+            self.spent.insert((request.key, request.node), spent);
         }
     }
 }
@@ -360,9 +378,10 @@ impl Book {
                 self.counted(moment, *key, *held, *counter, store.0)
             }
             Seen::Asked(request) if request.kind == Kind::Refund => self.refunds(moment, request),
-            Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
+            Seen::Answered { request, rule, decision, store, parked: false, .. } if request.kind == Kind::Refund => {
                 self.latest = None;
                 self.refunds.decide(self.lives.of(request.node), request);
+                self.refunded_at_once(request, rule, decision, *store);
             }
             Seen::Answered { request, rule, decision, store, .. } => {
                 self.latest = None;
@@ -439,7 +458,7 @@ impl Checker for Tally {
 
 #[cfg(test)]
 mod tests {
-    use rationd::core::time::Timestamp;
+    use rationd::core::decision::Reason;
 
     use super::*;
     use crate::checkers::tests::{History, SECOND};
@@ -510,6 +529,49 @@ mod tests {
             let store = Timestamp(1_800_000_000_000_000 + at);
             history.see(&mut checker, at, &Seen::Census { key: 0, held: 0, counter, store });
             assert_eq!(checker.violations().len(), violations, "{charged} {used}: {:?}", checker.violations());
+        }
+    }
+
+    /// One token was charged in the window and is taken back. The answer tells when that window ends, that the one before has ended, or that
+    /// the window is whole.
+    #[test]
+    fn what_is_answered_by_a_window_that_is_over_was_not_taken_back_of_the_one_that_is_open() {
+        let at = 2 * SECOND + SECOND / 4;
+        for (end, left, used, violations) in [
+            (3 * SECOND, 1, 0, 0),
+            (3 * SECOND, 1, 1, 1),
+            (2 * SECOND, 1, 1, 0),
+            (2 * SECOND, 1, 0, 1),
+            (at, 0, 0, 0),
+            (at, 0, 1, 1),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            checker.limits[0].keys.of(0).period = SECOND;
+            checker.limits[0].keys.of(0).window(1_800_000_002).admitted = 1;
+            checker.limits[0].spent.insert((0, 0), (1_800_000_002, 1));
+            let refund = Request { kind: Kind::Refund, ..history.ask(&mut checker, at) };
+            let (start, store) = (1_800_000_000_000_000, Timestamp(1_800_000_000_000_000 + at));
+            history.see(&mut checker, at, &Seen::Asked(&refund));
+            let decision = Decision {
+                verdict: Verdict::Allow,
+                limit: 10,
+                remaining: 10,
+                retry_after: None,
+                reset_after: Micros(left),
+                reset_at: Timestamp(start + end),
+                reason: Reason::Ok,
+                source: Source::Lease,
+                limit_index: 0,
+                slot: None,
+                epoch: 0,
+            };
+            let rule = history.setting().rules[0].clone();
+            let seen = Seen::Answered { request: &refund, rule: &rule, decision: &decision, parked: false, store };
+            history.see(&mut checker, at, &seen);
+            let counter = Counter { used, prev: 0, at: Timestamp(start + 3 * SECOND) };
+            history.see(&mut checker, at, &Seen::Census { key: 0, held: 0, counter, store });
+            assert_eq!(checker.violations().len(), violations, "{end} {used}: {:?}", checker.violations());
         }
     }
 
