@@ -11,6 +11,7 @@ use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::shard::Request;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::core::usage::{Count, PeerIndex, Usage};
 use support::bench::{Bench, SECOND};
@@ -106,6 +107,38 @@ fn what_was_lent_ahead_starts_when_a_quicker_answer_shows_that_its_window_has_be
     assert_eq!(bench.check(1), Some(Verdict::Allow));
     assert_eq!(bench.last.map(|last| last.source), Some(Source::Lease));
     assert!(bench.try_acquire().is_none(), "the store is asked for nothing");
+}
+
+/// The answer that lent ahead shows the store's clock at its arrival, and the last one before the window begins shows it when its call left, 8 ms before. So the
+/// tokens may be spent when their window has begun, and for 8 ms the latest answer leaves open whether it has. The decision tells
+/// which window it is of.
+#[test]
+fn an_admission_goes_back_to_the_window_that_was_told_though_the_one_before_may_be_open() {
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!([1, 1, 1, 1].map(|cost| bench.check(cost)), [None; 4]);
+    for granted in [1, 33] {
+        let call = bench.acquire();
+        bench.settle_window(Micros(8_000));
+        bench.grant(&call, granted);
+    }
+    let ahead = order_ahead(&mut bench);
+    bench.settle_window(Micros(8_000));
+    bench.grant(&ahead, 20);
+    bench.spend_to_low_water();
+    let refill = bench.acquire();
+    bench.settle_window(Micros(8_000));
+    bench.behind = 8_000;
+    bench.grant(&refill, 3);
+    let begins = window(&bench, &ahead);
+    bench.settle_window(begins.since(bench.store_time()) + Micros(2_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let told = bench.last.expect("a decision");
+    assert_eq!((told.source, told.reset_at), (Source::Lease, begins + SECOND));
+    assert!(told.reset_after > SECOND, "the window before may be open");
+    let (rule, held) = (bench.rule.clone(), bench.shard.held());
+    let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: 1, peek: false };
+    bench.shard.rollback(bench.now, request, &told);
+    assert_eq!(bench.shard.held(), held + 1);
 }
 
 #[test]

@@ -13,11 +13,11 @@ use crate::core::calls::Waiter;
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::holds::{Charge, is_open};
-use crate::core::limit::Algorithm;
+use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::{Outcome, Request, Ticket};
 use crate::core::rule::Rule;
-use crate::core::time::Instant;
+use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{PeerIndex, Usage};
 use crate::core::window;
 
@@ -144,7 +144,7 @@ pub(in crate::core) fn rollback(
         // The store has forgotten it, together with all else that the key was charged.
         _ if key.view.was_reset_since(decision.epoch) => None,
         _ => {
-            let windows = charged_windows(key, now, &charge)?;
+            let windows = charged_windows(key, now, &charge, told_end(key, decision))?;
             Some(take_back(key, cx, now, cost, decision.epoch, windows))
         }
     }
@@ -152,7 +152,7 @@ pub(in crate::core) fn rollback(
 
 /// The windows of a charge that may go back; `None` when one of them has ended. What was charged at this moment was charged to those
 /// that are open.
-fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge) -> Option<Windows> {
+fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<Timestamp>) -> Option<Windows> {
     let clock = key.view.clock().latest(now);
     let mut windows = OPEN;
     if charge.at == clock || on(Mutant::RollbackInAnyWindow) {
@@ -162,7 +162,7 @@ fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge) -> Option<Win
         let charged = match limit.algorithm {
             // A bucket takes back what it was charged, and no more than it holds.
             Algorithm::Gcra | Algorithm::Concurrent => continue,
-            Algorithm::Fixed => window::aligned_end(limit, charge.at),
+            Algorithm::Fixed => told.unwrap_or_else(|| window::aligned_end(limit, charge.at)),
             Algorithm::Sliding => window::aligned_start(limit, charge.at),
             // Such a window ends when the store says, and has begun a period before that.
             Algorithm::FixedFromFirst if charge.at + limit.period < counter.at => return None,
@@ -174,6 +174,15 @@ fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge) -> Option<Win
         }
     }
     Some(windows)
+}
+
+/// The end of the one fixed window that was charged, as the decision told it. The time of a charge is the earliest that the store's clock may
+/// have shown, which may be in the window before: what was lent ahead is spent once any answer shows that its window has begun, and a later
+/// answer can leave that open again. Were the window told by that time, it would have ended, and nothing would go back.
+fn told_end(key: &LeasedKey, decision: &Decision) -> Option<Timestamp> {
+    let is_told = matches!(decision.source, Source::Lease | Source::Store) && decision.reset_after > Micros::ZERO;
+    let is_alone = matches!(&key.view.rule().limits[..], [Limit { algorithm: Algorithm::Fixed, .. }]);
+    (is_told && is_alone).then_some(decision.reset_at)
 }
 
 /// Gives back `cost` of a charge, to the windows in which it was charged and that still count: first to what the
