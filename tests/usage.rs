@@ -325,7 +325,9 @@ fn whoever_hears_of_a_loss_tells_the_store_what_it_was_lent_once_a_second() {
         let call = bench.try_acquire();
         assert_eq!(call.is_some(), asks, "{told}");
         if let Some(call) = call {
-            assert_eq!(bench.order(&call).known[0].used, 9);
+            let order = bench.order(&call);
+            assert_eq!(order.known[0].used, 9);
+            assert_eq!(order.want, 0, "a peer's word leases nothing that nobody asks for");
             bench.epoch = 6;
             bench.grant(&call, 0);
         }

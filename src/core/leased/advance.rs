@@ -78,7 +78,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
             serve_from_loan(key, cx, now, tokens, loan);
             follow(key, cx, now, &Wish::Nothing);
         }
-        Wish::Nothing | Wish::Tokens | Wish::TokensFor(_) | Wish::Again | Wish::TurnAway | Wish::Look => {
+        Wish::Nothing | Wish::Tokens | Wish::TokensFor(_) | Wish::Tell | Wish::Again | Wish::TurnAway | Wish::Look => {
             follow(key, cx, now, &wish);
         }
     }
@@ -109,7 +109,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
     }
     match intend(key, cx, now, wish) {
         Intent::Wait => {}
-        Intent::Acquire => acquire(key, cx, now, if let Wish::TokensFor(cost) = wish { *cost } else { 0 }),
+        Intent::Acquire => acquire(key, cx, now, wish.coming()),
         Intent::AcquireAgain => acquire_again(key, cx, now),
         Intent::AcquireAhead(window) => {
             let order = ahead(key, cx, now, window);
@@ -421,8 +421,8 @@ fn exceeds(call: &Call, cost: u64) -> bool {
 
 // Asking the store for tokens.
 
-/// Asks for tokens, so many of them for a check that is about to come, unless a call under way must be answered first.
-fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: u64) {
+/// Asks for tokens, for a check that is about to come as [`Wish::coming`] says, unless a call under way must be answered first.
+fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u64>) {
     if on(Mutant::StaysAway) && key.outage.phase().is_away() || key.has_account_under_way() {
         return;
     }
@@ -442,7 +442,8 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: u64) {
     let order = match is_to_repay {
         _ if is_probe => key.order(now),
         true => repayment(key, now),
-        false => refill(key, cx, now, coming),
+        false if coming.is_none() && key.line.is_empty() => key.order(now),
+        false => refill(key, cx, now, coming.unwrap_or(0)),
     };
     send_acquire(key, cx, now, order);
 }
@@ -453,7 +454,7 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     {
         // What the share has admitted since, or before a call that only looked, has to be charged before anything is leased.
         if claim.is_none_or(|claim| claim.is_probe()) && !window.is_next() && key.owes(now) {
-            return acquire(key, cx, now, 0);
+            return acquire(key, cx, now, Some(0));
         }
         // A claim to what the store sets aside for this node says what the node has used until the call is sent. The call is sent
         // again later, so such a claim is made anew; one without demand says nothing of that, and stays.

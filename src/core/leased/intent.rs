@@ -96,7 +96,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
         return Intent::AcquireAhead(window);
     }
     let may_acquire = !is_acquiring || on(Mutant::TwoInFlight);
-    if may_acquire && (matches!(wish, Wish::Tokens | Wish::TokensFor(_)) || asks_for_line(key, now)) {
+    if may_acquire && (matches!(wish, Wish::Tokens | Wish::TokensFor(_) | Wish::Tell) || asks_for_line(key, now)) {
         return Intent::Acquire;
     }
     if !matches!(wish, Wish::Look) {

@@ -246,7 +246,9 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     if !ahead && !is_refused {
         // The store may have closed the account of a late grant by now, so nothing of it may be spent.
         key.holdings.measure_by(if is_late { 0 } else { key.holdings.lease().current(now) });
-        key.pacing.note_answer(granted);
+        if order.want > 0 {
+            key.pacing.note_answer(granted);
+        }
         let pause = probe_pause(key, now);
         key.pacing.probe_at(now + pause + cx.jitter(Micros(pause.0 / JITTER_PART)));
         if lost {
@@ -271,7 +273,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
-    let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Tokens } else { Wish::Nothing };
+    let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Tell } else { Wish::Nothing };
     News { wish, for_peers }
 }
 

@@ -307,6 +307,6 @@ pub(in crate::core) fn handle_usage(
 ) {
     let is_heard = key.hear(now, origin, usage);
     if is_heard && key.is_recalled(now, usage) && !cx.draining {
-        advance(key, cx, now, Wish::Tokens);
+        advance(key, cx, now, Wish::Tell);
     }
 }

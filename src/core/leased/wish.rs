@@ -13,9 +13,11 @@ pub(super) enum Wish<'a> {
     // After an input has changed the key.
     /// Nothing.
     Nothing,
-    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check
-    /// is about to come, or a peer has reported a loss.
+    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, or a check is about to come.
     Tokens,
+    /// To tell the store what it has lent, because a peer has reported that it has lost that; and tokens for those alone who wait. What is
+    /// leased for checks to come because of what a peer says, at a key that nobody may ask for any more, others would lack.
+    Tell,
     /// So many tokens of a bucket for a check that is about to come. They are asked for as if it waited: it is charged for them at once,
     /// so that nothing has to be reported when it has spent them.
     TokensFor(u64),
@@ -52,4 +54,15 @@ pub(super) enum Wish<'a> {
     // Beside a check that is answered already.
     /// To try a peer that has had no store, for so many tokens.
     TryPeer(u64),
+}
+
+impl Wish<'_> {
+    /// For how many tokens a check is about to come; `None`: nothing is asked for that nobody waits for.
+    pub(super) fn coming(&self) -> Option<u64> {
+        match self {
+            Self::TokensFor(cost) => Some(*cost),
+            Self::Tell => None,
+            _ => Some(0),
+        }
+    }
 }
