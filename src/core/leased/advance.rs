@@ -442,7 +442,7 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u
     let order = match is_to_repay {
         _ if is_probe => key.order(now),
         true => repayment(key, now),
-        false if coming.is_none() && key.line.is_empty() => key.order(now),
+        false if coming.is_none() && key.line.is_empty() && !key.is_due(now) => key.order(now),
         false => refill(key, cx, now, coming.unwrap_or(0)),
     };
     send_acquire(key, cx, now, order);

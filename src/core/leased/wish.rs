@@ -15,8 +15,8 @@ pub(super) enum Wish<'a> {
     Nothing,
     /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, or a check is about to come.
     Tokens,
-    /// To tell the store what it has lent, because a peer has reported that it has lost that; and tokens for those alone who wait. What is
-    /// leased for checks to come because of what a peer says, at a key that nobody may ask for any more, others would lack.
+    /// To tell the store what it has lent, because a peer has reported that it has lost that; and tokens for those alone who wait, and
+    /// what is owed. What is leased for checks to come because of what a peer says, at a key that nobody may ask for any more, others would lack.
     Tell,
     /// So many tokens of a bucket for a check that is about to come. They are asked for as if it waited: it is charged for them at once,
     /// so that nothing has to be reported when it has spent them.
