@@ -412,6 +412,46 @@ fn who_finds_the_fleet_after_the_store_has_answered_has_no_share_of_that_loss() 
     }
 }
 
+/// The share went on for a second after the store was back, and nobody has asked since. A bucket's share has not filled up by then, but all
+/// nodes have paid long ago, so the store decides.
+#[test]
+fn a_bucket_beside_a_window_is_asked_of_the_store_long_after_an_outage() {
+    let mut bench = Bench::new("147/1500ms burst 294");
+    let limits = ["147/1500ms burst 294", "985/1s fixed"].map(|limit| Limit::parse(limit).unwrap());
+    bench.rule = Arc::new(Rule::of("test", &limits));
+    bench.nodes = 2;
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(SECOND + SECOND);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    let mut admitted = 0;
+    // The share begins with the next window.
+    for step in 0..200 {
+        let is_admitted = bench.check(3) == Some(Verdict::Allow);
+        admitted += u64::from(is_admitted && bench.last.is_some_and(|last| last.source == Source::Share));
+        for call in bench.calls() {
+            match call.op {
+                Op::Acquire(order) if step > 120 => bench.grant(&call, order.need),
+                _ => bench.fail(&call, StoreError::Away { since: bench.now }),
+            }
+        }
+        bench.advance(Micros(10_000));
+    }
+    assert!(admitted > 20, "{admitted}");
+    bench.replies();
+    bench.advance(Micros(1_300_000));
+    bench.calls();
+    assert_eq!(bench.check(1), None, "{:?}", bench.last);
+    let call = bench.acquire();
+    let order = bench.order(&call);
+    assert!(order.need >= 1, "it is asked for what is waited for: {order:?}");
+    bench.grant(&call, order.need);
+    assert_eq!(bench.last.map(|last| (last.verdict, last.source)), Some((Verdict::Allow, Source::Store)));
+}
+
 /// The share went on for a second of which the store heard only when that was over, beside others who leased all of the rate; of a bucket
 /// beside a window, too.
 #[test]

@@ -123,9 +123,10 @@ impl LeasedKey {
 
     /// Nobody has asked for a key of buckets since the store was lost, for so long that the loss is old knowledge. A bucket's
     /// share is open until it has filled up, which may take an hour: its next check is not decided by that, but charged
-    /// together with what is owed.
+    /// together with what is owed. Where the store was back, and all nodes have had their time, that goes for a bucket beside windows, too.
     pub(super) fn forgets_loss(&self, now: Instant) -> bool {
-        self.view.is_of_buckets() && !self.is_away(now)
+        let is_over = || self.view.has_account() && self.outage.phase().until().is_some_and(|until| now >= until);
+        !self.is_away(now) && (self.view.is_of_buckets() || is_over())
     }
 
     /// Decides while the key's store server is away.
