@@ -305,8 +305,11 @@ impl Bound {
             let limit = &rule.limits[index];
             let missing = match before.as_ref().filter(|(of, _)| *of == call.rule && of == rule) {
                 Some((_, counters)) => {
-                    let after = tokens_in(&grant.counters[index], limit, now).saturating_sub(lent);
-                    tokens_in(&counters[index], limit, now).saturating_sub(after)
+                    // Of a sliding window each of the two counts by itself: a return to the one before that was undone with a grant makes
+                    // up for it for as long as that one weighs, and no longer.
+                    let [after, before_that] = counts_in(&grant.counters[index], limit, now);
+                    let [was, was_before] = counts_in(&counters[index], limit, now);
+                    was.saturating_sub(after.saturating_sub(lent)) + was_before.saturating_sub(before_that)
                 }
                 None => whole(rule),
             };
@@ -408,6 +411,19 @@ fn tokens_in(counter: &Counter, limit: &Limit, now: u64) -> u64 {
                 0
             }
         }
+    }
+}
+
+/// The same, and of a sliding window apart from it what counts of the one before.
+fn counts_in(counter: &Counter, limit: &Limit, now: u64) -> [u64; 2] {
+    let tokens = tokens_in(counter, limit, now);
+    let is_open = limit.algorithm == Algorithm::Sliding && now / limit.period.0 * limit.period.0 == counter.at.0;
+    if limit.algorithm != Algorithm::Sliding {
+        [tokens, 0]
+    } else if is_open {
+        [counter.used, counter.prev]
+    } else {
+        [0, tokens]
     }
 }
 
@@ -648,9 +664,13 @@ mod tests {
 
     /// What may be admitted in a window after `lose`, when 10 of it were: the limit is 10.
     fn most_after(lose: impl Fn(&mut History, &mut Bound)) -> u64 {
+        most_of("10/1s fixed", lose)
+    }
+
+    fn most_of(limit: &str, lose: impl Fn(&mut History, &mut Bound)) -> u64 {
         (0..40)
             .find(|more| {
-                let mut history = History::new("10/1s fixed");
+                let mut history = History::new(limit);
                 let mut checker = Bound::new(&history.setting());
                 history.check(&mut checker, 0, 10, Source::Lease, true);
                 lose(&mut history, &mut checker);
@@ -700,6 +720,22 @@ mod tests {
             }),
             3
         );
+    }
+
+    /// A failover undoes three grants, and as many tokens that went back to the window before.
+    #[test]
+    fn what_a_failover_undid_of_a_sliding_window_is_not_made_up_for_by_the_one_before() {
+        let undone = Seen::Undone { key: 0, store: Timestamp(1_800_000_000_000_002) };
+        for prev in [0, 3] {
+            let most = most_of("10/1s sliding", |history, checker| {
+                history.opened = SECOND.wrapping_neg();
+                (1..=5).for_each(|id| history.executed(checker, 1, id));
+                history.see(checker, 2, &undone);
+                (history.used, history.prev) = (history.used - 3, prev);
+                history.executed(checker, 3, 6);
+            });
+            assert_eq!(most, 3, "{prev}");
+        }
     }
 
     /// Nine tokens are in a bucket whose rate is doubled, of which the store has charged all or has set four aside; some nodes
