@@ -14,7 +14,7 @@ use super::ideal::Ideal;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
+use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 
 static SLOW_STORE: Exemption = Exemption::new(
     "a store that needs more than half of the timeout when all is well",
@@ -47,6 +47,11 @@ static STALLS: Exemption = Exemption::new(
 static CRAMPED: Exemption = Exemption::new(
     "the use in windows in which somebody was turned away where a table has no room for all keys",
     "One that holds slots of a concurrent limit makes no room for others.",
+);
+
+static LAST_OF_SEVERAL: Exemption = Exemption::new(
+    "the first check of a bucket that is one of several keys, where the time of its request was over before it had waited for half of the timeout",
+    "The keys of a request wait one after another, until one deadline: the store had less time than it needs, and the check passes on credit.",
 );
 
 static HALF: Exemption = Exemption::new(
@@ -83,6 +88,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &FEW,
         &STALLS,
         &CRAMPED,
+        &LAST_OF_SEVERAL,
         &HALF,
         &LEFT,
         &ASIDE,
@@ -125,6 +131,9 @@ const PERIODS: u64 = 3;
 
 /// See `LEFT`.
 const LEAVES: u64 = 1_000_000;
+
+/// By so much at most clocks drift while a request waits.
+const DRIFT: u64 = 1_000;
 
 /// What is watched last, for half as long at least, ends so long before the run.
 const LAST: u64 = 300_000;
@@ -223,6 +232,10 @@ pub(super) struct Liveness {
     /// By key: how many nodes the store has known to use it.
     known: Map<u32, u64>,
     nodes: u64,
+    timeout: u64,
+    /// Requests of several keys that have not ended: when each began, and which of them a check is of.
+    groups: Map<u64, u64>,
+    of_group: Map<u64, u64>,
     judged: Judged,
     found: Found,
 }
@@ -253,6 +266,9 @@ impl Liveness {
             left: BTreeMap::new(),
             known: Map::default(),
             nodes: 1,
+            timeout: plan.daemon.timeout.0,
+            groups: Map::default(),
+            of_group: Map::default(),
             judged: Judged::default(),
             found: Found::default(),
         }
@@ -275,6 +291,27 @@ impl Liveness {
 }
 
 impl Liveness {
+    /// Takes note of requests of several keys.
+    fn together(&mut self, at: u64, group: u64, what: &Together<'_>) {
+        match what {
+            Together::Begins { .. } => _ = self.groups.insert(group, at),
+            Together::Asks { request } => _ = self.of_group.insert(request.id, group),
+            Together::GoesBack { .. } => {}
+            Together::Ends { .. } => {
+                self.groups.remove(&group);
+                self.of_group.retain(|_, of| *of != group);
+            }
+        }
+    }
+
+    /// Whether a check of a bucket had less than half of the timeout, because others of the same request had waited before it.
+    fn had_no_time(&self, at: u64, request: &Request, rule: &Rule) -> bool {
+        let begun = self.of_group.get(&request.id).and_then(|group| self.groups.get(group));
+        let is_over = begun.is_some_and(|begun| at + DRIFT >= begun + self.timeout);
+        let is_of_buckets = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
+        is_over && is_of_buckets && at - request.asked < self.timeout / 2
+    }
+
     /// A check under a rule of any shape: of what one limiter that sees all checks would admit, if all were spent when it begins, a fleet
     /// admits most.
     fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
@@ -355,6 +392,9 @@ impl Observer for Liveness {
                 }
             }
         }
+        if let Seen::Together { group, what, .. } = seen {
+            self.together(moment.at, *group, what);
+        }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
         {
@@ -369,7 +409,8 @@ impl Observer for Liveness {
         let waits = found.is_some_and(|found| moment.at < found + GRACE + 2 * longest);
         let is_judged = back && !STALLS.when(is_unheard) && !LATER.when(waits);
         self.judged.answers += u64::from(is_judged);
-        if is_judged && alone {
+        let is_late = || LAST_OF_SEVERAL.when(self.had_no_time(moment.at, request, rule));
+        if is_judged && alone && !(decision.source == Source::Share && is_late()) {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
         // permits.rs judges how slots are used.
@@ -462,6 +503,30 @@ mod tests {
             history.settled(&mut checker, 11 * SECOND, 3, 1);
             history.check(&mut checker, 10 * SECOND + later, 1, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
+        }
+    }
+
+    /// A request of several keys began so long ago and waits for 50 ms, and a check of it was asked so long ago.
+    #[test]
+    fn the_last_of_several_keys_may_have_had_no_time() {
+        for (limit, began, asked, seen) in [
+            ("10/1s burst 10", 50_000, 24_999, 0),
+            ("10/1s burst 10", 50_000, 25_000, 1),
+            ("10/1s burst 10", 48_999, 24_999, 1),
+            ("10/1s fixed", 50_000, 24_999, 1),
+        ] {
+            let mut history = History::new(limit);
+            let mut checker = checker(&history);
+            checker.timeout = 50_000;
+            let at = 9 * SECOND;
+            let see = |history: &mut History, checker: &mut Liveness, at, what| {
+                history.see(checker, at, &Seen::Together { group: 1, node: 0, what });
+            };
+            see(&mut history, &mut checker, at - began, Together::Begins { keys: 2 });
+            let request = history.ask(&mut checker, at - asked);
+            see(&mut history, &mut checker, at - asked, Together::Asks { request: &request });
+            history.answer(&mut checker, at, &request, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{limit} {began} {asked}: {:?}", checker.violations());
         }
     }
 
