@@ -960,10 +960,11 @@ mod tests {
         }
     }
 
-    /// It has 1.9 at first, and as much comes in the time in which it fills up: three in all.
+    /// It has 1.9 at first, and as much comes in the time in which it fills up: three in all. A fourth is what bound.rs allows for the trip of
+    /// an answer.
     #[test]
     fn a_part_of_a_small_bucket_is_reckoned_for_both_of_its_fills_at_once() {
-        for (cost, seen) in [(3, 0), (4, 1)] {
+        for (cost, seen) in [(4, 0), (5, 1)] {
             let mut history = History::new("1/200ms burst 2");
             let mut checker = Joint::new(&history.setting());
             history.check(&mut checker, 1, 2, Source::Lease, true);
