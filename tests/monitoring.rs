@@ -254,16 +254,26 @@ fn what_the_process_uses_is_told() {
     wait_until("connections are open files", 20, || daemon.metrics().sum("process_open_fds", &[]) <= with - 20.0);
 }
 
+/// A page says when its alert fires as the rules do, so that the two do not drift apart.
 #[test]
-fn every_alert_has_a_section_of_the_book_and_two_tests() {
-    let page = fs::read_to_string(deploy("../docs/operate/alerts.md")).expect("the page of alerts");
+fn every_alert_has_a_page_of_the_book_and_two_tests() {
+    let pages = deploy("../docs/operate/alerts");
+    let index = fs::read_to_string(deploy("../docs/operate/alerts.md")).expect("the page of alerts");
     let (rules, tests) = (read("prometheus/alerts.yml"), read("prometheus/tests.yml"));
     let alerts = alerts();
-    let sections: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
-    assert_eq!(sections, alerts, "each alert has its section, in the order of the file");
-    for name in &alerts {
-        let runbook = format!("runbook: docs/operate/alerts.md#{}\n", name.to_lowercase());
-        assert!(rules.contains(&runbook), "{name} does not name its section");
+    let rows = index.lines().filter_map(|line| line.strip_prefix("| [")?.split_once(']'));
+    assert_eq!(rows.map(|(name, _)| name).collect::<Vec<_>>(), alerts, "the table has each, in the order of the file");
+    assert_eq!(fs::read_dir(&pages).expect("pages").count(), alerts.len(), "no page is of an alert that is gone");
+    for (name, rule) in alerts.iter().zip(rules.split("- alert: ").skip(1)) {
+        let page = fs::read_to_string(pages.join(format!("{name}.md"))).expect(name);
+        assert!(page.starts_with(&format!("# {name}\n")), "{page}");
+        let field = |field: &str| rule.split_once(field).and_then(|(_, rest)| rest.split(['\n', ' ']).next());
+        let expression = rule.split_once("expr: ").and_then(|(_, rest)| rest.lines().next()).expect("an expression");
+        let lasts = rule.contains(" for: ").then(|| field(" for: ")).flatten();
+        let lasts = lasts.map_or_else(String::new, |span| format!(" for {span}"));
+        let fires = format!("Fires when `{expression}`{lasts}; severity {}.\n", field("severity: ").expect("one"));
+        assert!(page.contains(&fires), "{name} does not say: {fires}");
+        assert!(rule.contains(&format!("runbook: docs/operate/alerts/{name}.md\n")), "{name} does not name its page");
         assert!(tests.contains(&format!("- name: {name} fires\n")), "{name} has no test that it fires");
         assert!(tests.contains(&format!("- name: {name} does not fire\n")), "{name} has no test that it does not");
     }
