@@ -168,11 +168,13 @@ pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: boo
     replay.told
 }
 
-/// The mean time between two arrivals. Nodes that take the same recording share it evenly, so that none comes first with
-/// all that it has.
+/// The median time between two arrivals that did not come at once. Nodes that take the same recording share it evenly, so that none comes
+/// first with all that it has: by the mean one would, where a single pause is longer than all else.
 fn gap(arrivals: &[Arrival]) -> u64 {
-    let span = arrivals.first().zip(arrivals.last()).map_or(0, |(first, last)| last.at.0 - first.at.0);
-    span / arrivals.len().max(1) as u64
+    let gaps = arrivals.windows(2).map(|pair| pair[1].at.0.saturating_sub(pair[0].at.0));
+    let mut gaps: Vec<_> = gaps.filter(|gap| *gap > 0).collect();
+    let middle = gaps.len() / 2;
+    if gaps.is_empty() { 0 } else { *gaps.select_nth_unstable(middle).1 }
 }
 
 impl Replay<'_> {
@@ -296,5 +298,28 @@ fn fate(policy: &Policy, arrival: &Arrival, decision: Decision) -> Fate {
         (Verdict::Allow, _) => Fate::Admitted,
         (Verdict::Deny, Verdict::Deny) => Fate::Denied,
         (Verdict::Deny, Verdict::Allow) => Fate::Shadowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(times: &[u64]) -> Vec<Arrival> {
+        let arrival = |at: &u64| Arrival {
+            at: Timestamp(*at),
+            digest: Digest(1),
+            policy: 1,
+            cost: 1,
+            event: Event::Admitted,
+            key: Box::default(),
+        };
+        times.iter().map(arrival).collect()
+    }
+
+    #[test]
+    fn a_pause_does_not_part_nodes_that_take_one_recording() {
+        assert_eq!(gap(&at(&[0, 50_000, 50_100, 50_200, 50_200, 50_290])), 100);
+        assert_eq!((gap(&at(&[7, 7])), gap(&at(&[7])), gap(&[])), (0, 0, 0));
     }
 }
