@@ -282,6 +282,17 @@ impl FallbackBudget {
         })
     }
 
+    /// The same, of windows alone; a sliding one is open for as long as it weighs.
+    #[must_use]
+    pub fn has_open_window(&self, rule: &Rule, now: Timestamp) -> bool {
+        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| {
+            let passed = (now.0 / limit.period.0).saturating_sub(budget.window);
+            let (weighs, of_before) = if limit.algorithm == Algorithm::Sliding { (1, budget.before) } else { (0, 0) };
+            let is_open = budget.spent > 0 && passed <= weighs || of_before > 0 && passed == 0;
+            limit.algorithm != Algorithm::Gcra && is_open
+        })
+    }
+
     /// Whether a window is over in which something was admitted here.
     #[must_use]
     pub fn has_turned(&self, rule: &Rule, now: Timestamp) -> bool {

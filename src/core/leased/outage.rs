@@ -123,10 +123,12 @@ impl LeasedKey {
 
     /// Nobody has asked for a key of buckets since the store was lost, for so long that the loss is old knowledge. A bucket's
     /// share is open until it has filled up, which may take an hour: its next check is not decided by that, but charged
-    /// together with what is owed. Where the store was back, and all nodes have had their time, that goes for a bucket beside windows, too.
+    /// together with what is owed. That goes for a bucket beside windows, too, once all windows are over in which the share has admitted
+    /// something.
     pub(super) fn forgets_loss(&self, now: Instant) -> bool {
-        let is_over = || self.view.has_account() && self.outage.phase().until().is_some_and(|until| now >= until);
-        !self.is_away(now) && (self.view.is_of_buckets() || is_over())
+        let (rule, clock) = (self.view.rule(), self.view.clock().latest(now));
+        let is_open = || self.outage.book().is_some_and(|book| book.has_open_window(rule, clock));
+        !self.is_away(now) && self.view.has_account() && !is_open()
     }
 
     /// Decides while the key's store server is away.
