@@ -640,14 +640,10 @@ fn goes_by_another(clocks: &Clocks, moment: Moment, key: u32, asked: u64, span: 
     clocks.leapt(key).is_some_and(|leapt| asked <= leapt) || clocks.is_new(moment, key, 2 * span)
 }
 
-/// When nodes that were there from the start know of each other, as they would have for long; never where they are
-/// torn apart.
+/// When nodes that were there from the start know of each other, as they would have for long. A fleet that is torn afterwards counts who is
+/// missed for ten minutes.
 fn met(plan: &Plan) -> u64 {
-    let is_torn = plan.faults.iter().any(|fault| matches!(fault.what, What::Part { .. }));
-    match plan.gossip {
-        Some(gossip) if !is_torn => gossip.join.0 + 2 * gossip.tick.0 + SAME_LOSS,
-        _ => u64::MAX,
-    }
+    plan.gossip.map_or(u64::MAX, |gossip| gossip.join.0 + 2 * gossip.tick.0 + SAME_LOSS)
 }
 
 /// What shares are of a limit.
