@@ -524,3 +524,54 @@ fn slots_are_counted_alike() {
     }
     assert!(lent > 1_000 && short > 1_000 && overtaken > 1_000, "{lent} {short} {overtaken}");
 }
+
+/// What `daemon_seeded` asks the memory store about. It stands here and not beside what it tests, because programs that count what they
+/// allocate have that part of the tests, too, and its scripts would be counted.
+#[test]
+fn another_answer_or_other_remains_of_any_part_of_a_command_are_noticed() {
+    use redis_model::keyspace::Keyspace;
+    use redis_model::scripts::Scripts;
+    use support::opinion::{found, objection};
+
+    const NOW: u64 = 1_800_000_000_000_500;
+    let call = |key: u64| {
+        let ask = Acquire {
+            need: key,
+            want: 4,
+            least: 0,
+            window: Window::Current,
+            epoch: 0,
+            held: 0,
+            ages: JUST_NOW,
+            known: Default::default(),
+            until: None,
+            claim: None,
+        };
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]));
+        Call { id: 7, digest: Digest(key.into()), rule, op: Op::Acquire(ask), sent_at: Instant(0) }
+    };
+    let caller = script::Caller { prefix: "s", node: "n", now: None };
+    let command = evalsha::command_of_many(&caller, &[call(1), call(2)]).expect("they are of one kind");
+    let word = |word: redis::Arg<&[u8]>| if let redis::Arg::Simple(word) = word { word.to_vec() } else { Vec::new() };
+    let words: Vec<Vec<u8>> = command.args_iter().map(word).collect();
+    let texts = script::all().map(|script| (script.name, script.text.to_owned()));
+    let (mut scripts, mut keyspace) = (Scripts::read(&texts).expect("they are Lua"), Keyspace::default());
+    let objections = |keyspace: &Keyspace, told: &[Vec<u8>], more: i64, is_gone: bool| {
+        let found = found(&Keyspace::default(), NOW, &words);
+        let each = found.into_iter().zip(told).map(|((found, key), told)| {
+            let mut numbers = script::told_alone(told).expect("seven numbers");
+            numbers[0] += more;
+            let after = keyspace.look(&key, NOW).filter(|_| !is_gone);
+            u64::from(objection(found, after, &numbers, NOW).is_some())
+        });
+        each.sum::<u64>()
+    };
+    let keys = [1, 2].map(|key| script::key("s", Digest(key)));
+    let names = keys.each_ref().map(String::as_str);
+    let ran = scripts.run_many(&mut keyspace, script::many().name, &names, NOW, |push| {
+        words[5..].iter().for_each(|argument| push(argument));
+    });
+    let told: Vec<_> = ran.expect("an answer").into_iter().map(|told| told.expect("no error")).collect();
+    assert_eq!([objections(&keyspace, &told, 0, false), objections(&keyspace, &told, 1, false)], [0, 2]);
+    assert_eq!(objections(&keyspace, &told, 0, true), 2, "nothing was left");
+}
