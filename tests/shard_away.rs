@@ -412,12 +412,10 @@ fn who_finds_the_fleet_after_the_store_has_answered_has_no_share_of_that_loss() 
     }
 }
 
-/// The share went on for a second after the store was back, and nobody has asked since. A bucket's share has not filled up by then, but all
-/// nodes have paid long ago, so the store decides.
-#[test]
-fn a_bucket_beside_a_window_is_asked_of_the_store_long_after_an_outage() {
-    let mut bench = Bench::new("147/1500ms burst 294");
-    let limits = ["147/1500ms burst 294", "985/1s fixed"].map(|limit| Limit::parse(limit).unwrap());
+/// A node that was lent a token of a key that two nodes use, and has just lost the store.
+fn away_from_two(limits: &[&str]) -> Bench {
+    let mut bench = Bench::new(limits[0]);
+    let limits: Vec<_> = limits.iter().map(|limit| Limit::parse(limit).unwrap()).collect();
     bench.rule = Arc::new(Rule::of("test", &limits));
     bench.nodes = 2;
     bench.check(1);
@@ -427,6 +425,14 @@ fn a_bucket_beside_a_window_is_asked_of_the_store_long_after_an_outage() {
     bench.check(1);
     let call = bench.acquire();
     bench.fail(&call, StoreError::Away { since: bench.now });
+    bench
+}
+
+/// The share went on for a second after the store was back, and nobody has asked since. A bucket's share has not filled up by then, but all
+/// nodes have paid long ago, so the store decides.
+#[test]
+fn a_bucket_beside_a_window_is_asked_of_the_store_long_after_an_outage() {
+    let mut bench = away_from_two(&["147/1500ms burst 294", "985/1s fixed"]);
     let mut admitted = 0;
     // The share begins with the next window.
     for step in 0..200 {
@@ -457,17 +463,7 @@ fn a_bucket_beside_a_window_is_asked_of_the_store_long_after_an_outage() {
 #[test]
 fn a_buckets_share_that_goes_on_is_charged_as_it_is_spent() {
     for limits in [&["20/1s burst 5"][..], &["20/1s burst 5", "60/1s fixed"]] {
-        let mut bench = Bench::new("20/1s burst 5");
-        let limits: Vec<_> = limits.iter().map(|limit| Limit::parse(limit).unwrap()).collect();
-        bench.rule = Arc::new(Rule::of("test", &limits));
-        bench.nodes = 2;
-        bench.check(1);
-        let call = bench.acquire();
-        bench.grant(&call, 1);
-        bench.advance(SECOND + SECOND);
-        bench.check(1);
-        let call = bench.acquire();
-        bench.fail(&call, StoreError::Away { since: bench.now });
+        let mut bench = away_from_two(limits);
         // Of what was admitted before the first charge the bucket has forgotten some.
         let (mut admitted, mut charged, mut forgotten) = (0, 0, None);
         for step in 0..220 {

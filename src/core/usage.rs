@@ -75,6 +75,15 @@ pub struct Usage {
     pub epoch: u64,
 }
 
+/// What a peer has reported of a window.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    origin: PeerIndex,
+    count: Count,
+    /// A report came after the window was over, so `count` is all that the peer has done in it.
+    is_whole: bool,
+}
+
 /// One window of one limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
@@ -87,8 +96,8 @@ pub(super) struct Window {
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
-    /// What each peer has reported, and whether that came after the window was over, so that it is all that the peer has done in it.
-    peers: Vec<(PeerIndex, Count, bool)>,
+    /// By origin.
+    peers: Vec<Heard>,
     /// What all peers together have admitted.
     sum: u64,
     /// What some of them took back beyond what they had admitted themselves.
@@ -124,7 +133,7 @@ impl Window {
 
     /// Whether so many peers have reported on it, and each of them all that it has done.
     pub(super) fn is_whole(&self, peers: usize) -> bool {
-        self.peers.len() >= peers && self.peers.iter().all(|(.., is_whole)| *is_whole)
+        self.peers.len() >= peers && self.peers.iter().all(|peer| peer.is_whole)
     }
 
     /// Whether what this node has done has changed enough for a report.
@@ -153,15 +162,15 @@ impl Window {
     }
 
     fn merge(&mut self, origin: PeerIndex, count: Count, is_over: bool) {
-        let place = match self.peers.binary_search_by_key(&origin, |(origin, ..)| *origin) {
+        let place = match self.peers.binary_search_by_key(&origin, |peer| peer.origin) {
             Ok(place) => place,
             Err(_) if self.peers.len() == MOST_ORIGINS => return,
             Err(place) => {
-                self.peers.insert(place, (origin, Count::default(), false));
+                self.peers.insert(place, Heard { origin, count: Count::default(), is_whole: false });
                 place
             }
         };
-        let (_, known, is_whole) = &mut self.peers[place];
+        let Heard { count: known, is_whole, .. } = &mut self.peers[place];
         *is_whole |= is_over;
         let sum = Count { admitted: known.admitted + count.admitted, refunded: known.refunded + count.refunded };
         let merged = if on(Mutant::MergeAdds) { sum } else { known.max_of(count) };
