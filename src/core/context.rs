@@ -1,10 +1,10 @@
 //! What the keys of a shard share: effects for the driver, timers, ids, jitter and counts.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::ask::{Answer, Ask};
+use super::calendar::Calendar;
 use super::call::Call;
 use super::decision::{Decision, Verdict};
 use super::fleet::FleetView;
@@ -56,7 +56,7 @@ pub(super) struct Context {
     pub(super) talkers: BTreeSet<u32>,
     /// The last of them that has reported.
     pub(super) talked: u32,
-    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    timers: Calendar,
     random: u64,
     next_id: u64,
     id_step: u64,
@@ -83,7 +83,7 @@ impl Context {
             owners: Owners::default(),
             talkers: BTreeSet::new(),
             talked: 0,
-            timers: BinaryHeap::new(),
+            timers: Calendar::new(),
             random: seed,
             next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },
             id_step,
@@ -204,7 +204,7 @@ impl Context {
 
     /// Makes sure that the key at this position is looked at by `at`.
     pub(super) fn set_timer(&mut self, at: Instant, index: u32) {
-        self.timers.push(Reverse((at, index)));
+        self.timers.push((at, index));
     }
 
     /// Counts keys whose store server is away.
@@ -215,7 +215,7 @@ impl Context {
 
     /// The earliest timer.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        self.timers.next()
     }
 
     /// A key whose timer is due at `now`. The caller skips stale ones.
@@ -223,7 +223,7 @@ impl Context {
         if self.next_timer()? > now {
             return None;
         }
-        self.timers.pop().map(|Reverse(timer)| timer)
+        self.timers.pop()
     }
 
     /// The index of a policy's counts.

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod ask;
 pub mod batch;
+mod calendar;
 pub mod call;
 mod calls;
 mod concurrent;

@@ -1,0 +1,162 @@
+//! The timers of a shard's keys, earliest first.
+//!
+//! A timer is seldom looked at before it is due, and most are due within seconds. So only those of the present slice of time are
+//! kept in order; the slices after it are lists, and a list is put in order when its time has come. A heap of all timers of many keys
+//! would be read from memory all over at each step; one of a slice stays in the processor's cache. Timers that are due later than the
+//! last list wait in a heap of their own. The order in which timers are due is that of one heap. Called by `context.rs`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::time::Instant;
+
+/// Length of a slice in microseconds: 65 ms, in which a shard of a busy node has some hundred timers.
+const SLICE: u64 = 1 << 16;
+
+/// Lists: for the next 4 s, in which all but few timers are due.
+const LISTS: u64 = 64;
+
+/// So few timers are laid aside when one comes that is due slices before them. Else an hour's only timer would make that hour the
+/// present, and all that comes in it one heap.
+const FEW: usize = 16;
+
+/// The time at which the key with that index is to be looked at.
+type Timer = (Instant, u32);
+
+/// The timers.
+#[derive(Debug)]
+pub(super) struct Calendar {
+    /// Those before the slice `next`, and no others. It is empty only when there is no timer at all.
+    present: BinaryHeap<Reverse<Timer>>,
+    /// The first slice that is not in `present`.
+    next: u64,
+    /// The slices from `next` on, each at its number modulo [`LISTS`].
+    lists: Box<[Vec<Timer>]>,
+    /// How many timers the lists have.
+    listed: usize,
+    /// Those of later slices; some may be of those of the lists.
+    later: BinaryHeap<Reverse<Timer>>,
+}
+
+impl Calendar {
+    pub(super) fn new() -> Self {
+        Self {
+            present: BinaryHeap::new(),
+            next: 0,
+            lists: (0..LISTS).map(|_| Vec::new()).collect(),
+            listed: 0,
+            later: BinaryHeap::new(),
+        }
+    }
+
+    /// Adds a timer.
+    pub(super) fn push(&mut self, timer: Timer) {
+        let slice = timer.0.0 / SLICE;
+        if self.present.is_empty() || slice.saturating_add(1) < self.next && self.present.len() + self.listed <= FEW {
+            self.begin_at(slice);
+        }
+        if slice < self.next {
+            self.present.push(Reverse(timer));
+        } else if slice - self.next < LISTS {
+            self.list(slice).push(timer);
+            self.listed += 1;
+        } else {
+            self.later.push(Reverse(timer));
+        }
+    }
+
+    /// The time of the earliest.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.present.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes the earliest.
+    pub(super) fn pop(&mut self) -> Option<Timer> {
+        let Reverse(timer) = self.present.pop()?;
+        while self.present.is_empty() && self.listed + self.later.len() > 0 {
+            self.advance();
+        }
+        Some(timer)
+    }
+
+    /// Makes `slice` the present.
+    fn begin_at(&mut self, slice: u64) {
+        self.next = slice.saturating_add(1);
+        let listed = self.lists.iter_mut().flat_map(|list| list.drain(..)).map(Reverse);
+        let known: Vec<_> = self.present.drain().chain(listed).collect();
+        self.listed = 0;
+        for timer in known {
+            let heap = if timer.0.0.0 / SLICE < self.next { &mut self.present } else { &mut self.later };
+            heap.push(timer);
+        }
+    }
+
+    /// Puts the slice `next` in order, or, where the lists are empty, the first that has a timer.
+    fn advance(&mut self) {
+        if self.listed == 0
+            && let Some(Reverse((at, _))) = self.later.peek()
+        {
+            self.next = at.0 / SLICE;
+        }
+        let end = self.next.saturating_add(LISTS);
+        while let Some(&Reverse(timer)) = self.later.peek().filter(|later| later.0.0.0 / SLICE < end) {
+            self.later.pop();
+            self.list(timer.0.0 / SLICE).push(timer);
+            self.listed += 1;
+        }
+        let due = std::mem::take(self.list(self.next));
+        self.listed -= due.len();
+        self.present = due.into_iter().map(Reverse).collect();
+        self.next = self.next.saturating_add(1);
+    }
+
+    fn list(&mut self, slice: u64) -> &mut Vec<Timer> {
+        &mut self.lists[(slice % LISTS) as usize] // below LISTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Timers of the present, of all lists, and of long after: whatever comes between, they leave as from one heap.
+        #[test]
+        fn timers_leave_in_the_order_of_one_heap(
+            steps in prop::collection::vec((0_u8..4, 0..=5 * LISTS * SLICE, 0_u32..4), 1..400),
+            scale in 0_u32..20,
+        ) {
+            let (mut calendar, mut heap, mut now) = (Calendar::new(), BinaryHeap::new(), 1_u64 << 40);
+            for (kind, after, index) in steps {
+                if kind == 0 {
+                    let popped = calendar.pop();
+                    prop_assert_eq!(popped, heap.pop().map(|Reverse(timer)| timer));
+                    now = popped.map_or(now, |(at, _)| at.0.max(now));
+                } else {
+                    // One in three may be due already.
+                    let at = if kind == 1 { now - after / 2 } else { now + (after >> scale) };
+                    calendar.push((Instant(at), index));
+                    heap.push(Reverse((Instant(at), index)));
+                }
+                prop_assert_eq!(calendar.next(), heap.peek().map(|Reverse((at, _))| *at));
+            }
+            while let Some(Reverse(timer)) = heap.pop() {
+                prop_assert_eq!(calendar.pop(), Some(timer));
+            }
+            prop_assert_eq!(calendar.pop(), None);
+        }
+    }
+
+    /// A timer that is never due (`Instant(u64::MAX)`) has a place, too.
+    #[test]
+    fn the_last_time_of_all_has_its_place() {
+        let mut calendar = Calendar::new();
+        for at in [u64::MAX, 5, u64::MAX - 1, 7] {
+            calendar.push((Instant(at), 0));
+        }
+        let left: Vec<_> = std::iter::from_fn(|| calendar.pop()).map(|(at, _)| at.0).collect();
+        assert_eq!(left, [5, 7, u64::MAX - 1, u64::MAX]);
+    }
+}
