@@ -59,37 +59,46 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     let of_abort = log.clone();
     vital::on_abort(move || of_abort.flush(LAST_LINES));
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
-    // Checks run on threads of their own. This runtime is for the store, deadlines and administrative commands.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let fleet = loaded.config.fleet.is_some().then(fleet_runtime).transpose()?;
-    let of_fleet = fleet.as_ref().map(|fleet| fleet.handle().clone());
-    let served = runtime.block_on(serve(sources, loaded, settled, of_fleet, handed, log.clone()));
-    runtime.shutdown_timeout(ENDING);
-    if let Some(fleet) = fleet {
-        fleet.shutdown_timeout(ENDING);
+    // Checks run on threads of their own. This runtime is for deadlines and administrative commands.
+    let runtime = single_thread("rationd-control")?;
+    let store = settled.store.is_some().then(|| single_thread("rationd-store")).transpose()?;
+    let fleet = loaded.config.fleet.is_some().then(|| single_thread("rationd-fleet")).transpose()?;
+    let runtimes = Runtimes {
+        store: store.as_ref().map(|store| store.handle().clone()),
+        fleet: fleet.as_ref().map(|fleet| fleet.handle().clone()),
+    };
+    let served = runtime.block_on(serve(sources, loaded, settled, runtimes, handed, log.clone()));
+    for runtime in [Some(runtime), store, fleet].into_iter().flatten() {
+        runtime.shutdown_timeout(ENDING);
     }
     log.flush(LAST_LINES);
     served
 }
 
-/// Peers speak to a node each second even when nobody asks it anything. Where two threads wait for what comes, the one to which it comes
-/// wakes the other, too; so what is said in the fleet has one thread of its own.
-fn fleet_runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("rationd-fleet").enable_all().build()
+/// A runtime with one thread. Where two threads wait for what comes, the one to which it comes wakes the other, too: in vain each second
+/// for what is said in the fleet, and for each answer of the store.
+fn single_thread(name: &'static str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build()
+}
+
+/// Where what is not for the control runtime runs, so far as there is any of it.
+struct Runtimes {
+    store: Option<Handle>,
+    fleet: Option<Handle>,
 }
 
 async fn serve(
     sources: Sources,
     loaded: Loaded,
     settled: Resolved,
-    of_fleet: Option<Handle>,
+    runtimes: Runtimes,
     handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<ExitCode> {
     // Must happen before the socket is visible: from then on, signals may come.
     let mut signals = Signals::new()?;
     let up = tokio::select! {
-        up = bring_up(sources, loaded, settled, of_fleet, handed, log) => up?,
+        up = bring_up(sources, loaded, settled, runtimes, handed, log) => up?,
         () = signals.end() => return Ok(Code::Ok.into()),
     };
     service_manager::ready(up.told.state.clone()).await;
@@ -121,7 +130,7 @@ async fn bring_up(
     sources: Sources,
     loaded: Loaded,
     settled: Resolved,
-    of_fleet: Option<Handle>,
+    runtimes: Runtimes,
     mut handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<Up> {
@@ -132,13 +141,14 @@ async fn bring_up(
     let shared = match &settled.store {
         None => None,
         Some(options) => {
+            let _of_store = runtimes.store.as_ref().map(Handle::enter);
             let store =
                 RedisStore::new(options, Clock::start()).map_err(|error| ExitError::new(Code::BadConfig, error))?;
             Some(Arc::new(store))
         }
     };
     let admin = bind_admin(&config, admin_is_default, &mut handed).await?;
-    let fleet = join(&config, of_fleet).await?;
+    let fleet = join(&config, runtimes.fleet).await?;
     if let Some(store) = &shared {
         store.tried(FIRST_CONTACT).await;
     }

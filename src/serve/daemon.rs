@@ -145,8 +145,8 @@ impl std::fmt::Debug for Daemon {
 }
 
 impl Daemon {
-    /// Binds the sockets and starts everything. The calling runtime becomes the control runtime, which runs the
-    /// store's calls, deadlines, and the commands of the command line.
+    /// Binds the sockets and starts everything. The calling runtime becomes the control runtime, which runs
+    /// deadlines and the commands of the command line.
     ///
     /// # Errors
     /// The socket cannot be bound, or a thread cannot be started.
@@ -220,8 +220,9 @@ impl Daemon {
                 let calls = Arc::<Turnstile>::default();
                 let node = Arc::new(Node::new(settings, digests, clock, Some(calls.clone())));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
+                let runtime = store.runtime();
                 let carried = store_dispatch::run(node.clone(), calls, store, pulse);
-                tasks.push(control.spawn(vital("the way to the store", carried)));
+                tasks.push(runtime.spawn(vital("the way to the store", carried)));
                 node
             }
         };

@@ -45,6 +45,10 @@ pub mod counts;
 /// Number of shards. With two threads, one of so many checks finds its shard locked by the other thread.
 const SHARDS: usize = 64;
 
+/// So many calls or answers of a turn are worth a wake-up of the thread that they go to: more of them wait no longer for the turn's
+/// end.
+pub(super) const GATHER: usize = 16;
+
 /// Effects of the shards that must be carried on once no lock is held. Reused, to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Outgoing {
@@ -53,8 +57,10 @@ pub struct Outgoing {
     asks: Vec<(PeerIndex, ask::Ask)>,
     answers: Vec<(PeerReply, ask::Answer)>,
     timer: bool,
-    /// Calls were put into the turnstile, which must be told.
-    calls: bool,
+    /// So many calls were put into the turnstile since it was told.
+    calls: usize,
+    /// Tells it at the end of a thread's turn; `None` where no more calls come in the turn.
+    bell: Option<Arc<Notify>>,
     /// The gossip rests, and there is something to report to peers.
     news: bool,
     /// What came, for `record.file`.
@@ -63,10 +69,20 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Whether there are no effects; what came is none.
-    fn is_empty(&self) -> bool {
-        let Self { replies, asks, answers, timer, calls, news, arrived: _ } = self;
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { replies, asks, answers, timer, calls, bell: _, news, arrived: _ } = self;
         let has_none = replies.is_empty() && asks.is_empty() && answers.is_empty();
-        has_none && !(*timer || *calls || *news)
+        has_none && !(*timer || *calls > 0 || *news)
+    }
+
+    /// From now on what is put into the turnstile in a turn is told by `bell`, whose owner calls [`Node::ring`].
+    pub(super) fn tell_at_the_end(&mut self, bell: Arc<Notify>) {
+        self.bell = Some(bell);
+    }
+
+    /// So many answers wait to be delivered.
+    pub(super) fn replies(&self) -> usize {
+        self.replies.len()
     }
 }
 
@@ -291,7 +307,7 @@ impl Node {
         if decision.is_none()
             && let Some(calls) = &self.calls
         {
-            out.calls |= calls.hurry(mailbox.asker(), request.digest);
+            out.calls += usize::from(calls.hurry(mailbox.asker(), request.digest));
         }
         decision
     }
@@ -551,7 +567,15 @@ impl Node {
         if std::mem::take(&mut out.news) {
             self.news.notify_one();
         }
-        if std::mem::take(&mut out.calls)
+        match &out.bell {
+            Some(bell) if (1..GATHER).contains(&out.calls) => bell.notify_one(),
+            _ => self.ring(out),
+        }
+    }
+
+    /// Tells the turnstile of the calls that were put into it.
+    pub(super) fn ring(&self, out: &mut Outgoing) {
+        if std::mem::take(&mut out.calls) > 0
             && let Some(calls) = &self.calls
         {
             calls.ring();
@@ -600,7 +624,7 @@ impl Node {
         if let Some(calls) = &self.calls {
             self.in_flight.fetch_add(1, Ordering::AcqRel);
             calls.enter(asker, call);
-            out.calls = true;
+            out.calls += 1;
         }
     }
 

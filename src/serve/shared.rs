@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use super::store_dispatch::RemoteStore;
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::key::Digest;
@@ -26,6 +28,10 @@ impl RemoteStore for RedisStore {
 
     fn hurry(&self, asker: Asker, digest: Digest) {
         RedisStore::hurry(self, asker, digest);
+    }
+
+    fn runtime(&self) -> Handle {
+        RedisStore::runtime(self).clone()
     }
 
     fn snapshot(&self) -> Option<Snapshot> {

@@ -1,18 +1,24 @@
 //! Dispatches calls to the store: takes them from the turnstile, sends them, and delivers their outcomes to the node.
 //!
-//! It runs on the control runtime, so that a slow store never delays a check. It bounds the calls in flight; beyond
-//! the bound a call fails at once as busy, which does not count as an outage. For a store that carries calls without
-//! a task each, none is created here either. Knows nothing of what the calls mean.
+//! It runs where the store's connections do, so that a slow store never delays a check, and a call wakes one thread on its way. It
+//! bounds the calls in flight; beyond the bound a call fails at once as busy, which does not count as an outage. For a store that
+//! carries calls without a task each, none is created here either.
+//!
+//! What a turn of the runtime has brought is delivered at its end. To wake a data thread costs more than to decide a check; and where
+//! it shares a core with this one, it would run with the first answer, and the others would wait for its next turn. Knows nothing of
+//! what the calls mean.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::unconstrained;
 
-use super::node::{Node, Outgoing};
+use super::node::{self, Node, Outgoing};
 use super::turnstile::Turnstile;
 use super::vital::{Pulse, Vital, vital};
 use crate::core::call::{Call, Grant, StoreError};
@@ -68,6 +74,11 @@ pub trait RemoteStore: Send + Sync + 'static {
         let _ = (asker, digest);
     }
 
+    /// Where its connections live. What is on the way to it and back passes there, so that no other thread needs to be woken.
+    fn runtime(&self) -> Handle {
+        Handle::current()
+    }
+
     /// What its client counts, if it counts.
     fn snapshot(&self) -> Option<Snapshot> {
         None
@@ -92,12 +103,18 @@ impl std::fmt::Debug for Backend {
 /// Dispatches calls until the node is gone.
 pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn RemoteStore>, pulse: Pulse) {
     const GATHER: usize = 64;
-    let home = Arc::new(Home { node: node.clone(), out: AtomicUsize::new(0), spare: Mutex::default() });
+    let home = Arc::new(Home {
+        node: node.clone(),
+        out: AtomicUsize::new(0),
+        gathered: Mutex::default(),
+        ended: Notify::new(),
+    });
     let mut gathered = Vec::with_capacity(GATHER);
     let mut beats = Pulse::timer();
     loop {
         tokio::select! {
             _ = beats.tick() => pulse.beat(node.clock.now()),
+            () = home.ended.notified() => home.deliver(),
             () = calls.pass(&mut gathered, GATHER) => {}
         }
         let begun = node.clock.now();
@@ -122,8 +139,31 @@ struct Home {
     node: Arc<Node>,
     /// Calls in flight.
     out: AtomicUsize,
-    /// A buffer that is reused.
-    spare: Mutex<Outgoing>,
+    /// What the outcomes of a turn have brought, and tells that it has to be delivered at the turn's end.
+    gathered: Mutex<Outgoing>,
+    ended: Notify,
+}
+
+impl Home {
+    /// Delivers what has gathered.
+    fn deliver(&self) {
+        let out = std::mem::take(&mut *self.lock());
+        self.carry_on(out);
+    }
+
+    fn carry_on(&self, mut out: Outgoing) {
+        self.node.flush(&mut out);
+        // The buffers are used again.
+        let mut gathered = self.lock();
+        if gathered.is_empty() {
+            *gathered = out;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        // After a panic of a shard what had been gathered before is as good as it was.
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Outcomes for Home {
@@ -136,10 +176,18 @@ impl Outcomes for Home {
             Err(StoreError::Busy { .. }) => node.crowd.handle_late(now, call.sent_at),
             Err(_) => {}
         }
-        let mut out = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
-        node.handle_outcome(now, asker, &call, outcome, &mut out);
-        node.flush(&mut out);
-        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = out;
+        let ready = {
+            let mut out = self.lock();
+            node.handle_outcome(now, asker, &call, outcome, &mut out);
+            (out.replies() >= node::GATHER).then(|| std::mem::take(&mut *out))
+        };
         self.out.fetch_sub(1, Ordering::AcqRel);
+        match ready {
+            Some(out) => self.carry_on(out),
+            None => self.ended.notify_one(),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

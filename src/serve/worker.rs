@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::admission::{Entrance, TurnedAway};
 use super::connection::Connection;
 use super::envoy;
+use super::node::Node;
 use super::seating::{Guest, Seating};
 use super::server_state::ServerState;
 use super::stream::{ClientStream, Stream};
@@ -70,6 +71,7 @@ impl Worker {
         let wake_list = self.wake_list.clone();
         // This task runs until the runtime ends, and with it all tasks that it could wake.
         tokio::spawn(async move { wake_list.run().await });
+        tokio::spawn(self.clone().ring_in_turn(state.node.clone()));
         let mut beats = Pulse::timer();
         // After a failed accept only Envoy's listener rests; the daemon's socket goes on.
         let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
@@ -108,6 +110,19 @@ impl Worker {
         };
         // Connections that take longer are dropped with the runtime.
         let _ = tokio::time::timeout(ENDING, all).await;
+    }
+
+    /// Tells the dispatcher of calls once for all connections that had something to say in a turn of this thread. To wake another
+    /// thread costs more than to decide a check, and where both share a core, it would go on with the first call alone.
+    /// Runs until the runtime ends.
+    async fn ring_in_turn(self: Arc<Self>, node: Arc<Node>) {
+        let bell = Arc::<Notify>::default();
+        self.lock().outgoing.tell_at_the_end(bell.clone());
+        loop {
+            // The first of them wakes this task, which comes behind all that were ready then.
+            bell.notified().await;
+            node.ring(&mut self.lock().outgoing);
+        }
     }
 
     fn begin<S: ClientStream>(self: Arc<Self>, state: &Arc<ServerState>, guest: Guest<S>, tasks: &mut JoinSet<()>) {

@@ -40,6 +40,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -78,6 +79,7 @@ pub fn install_crypto() {
 pub struct RedisStore {
     context: Arc<CallContext>,
     watch: Option<JoinHandle<()>>,
+    runtime: Handle,
 }
 
 impl Drop for RedisStore {
@@ -135,7 +137,14 @@ impl RedisStore {
             }))
         });
         let (node, prefix) = (script::name_in_keys(&options.node).into(), options.prefix.as_str().into());
-        Self { context: Arc::new(CallContext { cluster, node, prefix, born: clock.now() }), watch }
+        let context = CallContext { cluster, node, prefix, born: clock.now() };
+        Self { context: Arc::new(context), watch, runtime: Handle::current() }
+    }
+
+    /// Where its connections live: the runtime in which it was created.
+    #[must_use]
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// Carries out `call`, however long that takes while its connection lives.

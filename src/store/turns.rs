@@ -14,7 +14,7 @@ use crate::clock;
 
 /// How many empty lines and users are kept for reuse, since most items leave at once and would otherwise allocate
 /// each time. A line that has grown beyond four times this length is not kept.
-const SPARE: usize = 16;
+const SPARE: usize = 64;
 
 /// The user and connection for which something waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
