@@ -110,6 +110,8 @@ impl Worker {
         };
         // Connections that take longer are dropped with the runtime.
         let _ = tokio::time::timeout(ENDING, all).await;
+        // So is the task that tells of their last calls.
+        state.node.ring(&mut self.lock().outgoing);
     }
 
     /// Tells the dispatcher of calls once for all connections that had something to say in a turn of this thread. To wake another
