@@ -59,7 +59,7 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     let of_abort = log.clone();
     vital::on_abort(move || of_abort.flush(LAST_LINES));
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
-    // Checks run on threads of their own. This runtime is for deadlines and administrative commands.
+    // Checks run on threads of their own. This runtime is for administrative commands, and for deadlines where no store has a runtime.
     let runtime = single_thread("rationd-control")?;
     let store = settled.store.is_some().then(|| single_thread("rationd-store")).transpose()?;
     let fleet = loaded.config.fleet.is_some().then(|| single_thread("rationd-fleet")).transpose()?;

@@ -146,7 +146,7 @@ impl std::fmt::Debug for Daemon {
 
 impl Daemon {
     /// Binds the sockets and starts everything. The calling runtime becomes the control runtime, which runs
-    /// deadlines and the commands of the command line.
+    /// the commands of the command line, and deadlines where the store is embedded: else these are for the store's runtime.
     ///
     /// # Errors
     /// The socket cannot be bound, or a thread cannot be started.
@@ -214,15 +214,16 @@ impl Daemon {
             Backend::Memory => None,
             Backend::Remote(store) => Some(store.clone()),
         };
+        // Deadlines are handled where replies are read, so that those which came in time can be read first.
+        let way = remote.as_ref().map_or_else(|| control.clone(), |store| store.runtime());
         let node = match options.store {
             Backend::Memory => Arc::new(Node::new(settings, digests, clock, None)),
             Backend::Remote(store) => {
                 let calls = Arc::<Turnstile>::default();
                 let node = Arc::new(Node::new(settings, digests, clock, Some(calls.clone())));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
-                let runtime = store.runtime();
                 let carried = store_dispatch::run(node.clone(), calls, store, pulse);
-                tasks.push(runtime.spawn(vital("the way to the store", carried)));
+                tasks.push(way.spawn(vital("the way to the store", carried)));
                 node
             }
         };
@@ -230,7 +231,7 @@ impl Daemon {
             node.handle_fleet(FleetView::UNKNOWN);
         }
         let pulse = vitals.expect("the alarm", node.clock.now());
-        tasks.push(control.spawn(vital("the alarm", timer_task::run(node.clone(), pulse))));
+        tasks.push(way.spawn(vital("the alarm", timer_task::run(node.clone(), pulse))));
         let workers: Vec<_> = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
         let state = Arc::new(ServerState {
             started: node.clock.now(),

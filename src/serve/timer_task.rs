@@ -1,10 +1,9 @@
 //! The timer task: sleeps until the earliest deadline of any shard, then has it handled.
 //!
-//! It is one task on the control runtime. A thread that sets an earlier deadline wakes it. Beside that it wakes once
-//! a second, to report that it lives and to adjust the embedded store's clock to the wall clock. If it wakes late,
+//! It is one task, on the runtime that carries calls to the store. A thread that sets an earlier deadline wakes it. Beside that it
+//! wakes once a second, to report that it lives and to adjust the embedded store's clock to the wall clock. If it wakes late,
 //! this process did not run meanwhile, and did not read replies that had come either, so deadlines are extended by
 //! that time.
-//! have that time more.
 
 use std::sync::Arc;
 use std::time::Duration;
