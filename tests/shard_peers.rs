@@ -121,6 +121,26 @@ fn who_comes_back_when_told_is_not_denied_because_a_peer_waits_with_its_next_cal
     assert_eq!(bench.order(&call).need, 1, "so the store is asked");
 }
 
+/// What trickles in while all pause can be lent as long as the window lasts, and is lost when it ends.
+#[test]
+fn a_peer_that_has_nothing_of_a_sliding_window_is_asked_again_before_that_ends() {
+    let mut bench = bench_of(8, "100/1s sliding");
+    let key = owned(&bench, |owner| owner != KeyOwner::This);
+    let begins = bench.store_time();
+    bench.advance(Micros(800_000));
+    assert_eq!(bench.check_key(key, 1), None);
+    let ask = bench.try_ask().expect("a peer is asked");
+    let none = loan(0, bench.store_time(), Timestamp(0));
+    let counters = std::array::from_fn(|_| Counter { used: 40, prev: 97, at: begins });
+    bench.answer(&ask, &Ok(Loan { wait: Micros(400_000), lasts: None, counters, ..none }));
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.advance(Micros(40_000));
+    assert_eq!(bench.check_key(key, 1), Some(Verdict::Deny), "the peer keeps for all what its counters show");
+    bench.advance(Micros(159_900));
+    assert_eq!(bench.check_key(key, 1), None, "the window is about to end");
+    assert!(bench.try_ask().is_some());
+}
+
 #[test]
 fn what_a_share_has_admitted_is_paid_from_what_peers_lend() {
     for limit in ["100/1s", "100/1m fixed"] {

@@ -12,7 +12,7 @@
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
 use super::calls::Asking;
-use super::intent::{Intent, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
+use super::intent::{Intent, ahead, ceiling, intend, lasts, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
 use super::loans::{ANSWERS, ASKED_FOR, lend};
 use super::timers::{closes, remaining};
@@ -525,7 +525,7 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
         need,
         ceiling: part(key, cx, now).saturating_sub(if on(Mutant::HeldNotSubtracted) { 0 } else { held }),
         interval: interval.max(refill_interval(rule)),
-        remaining: remaining(key, now),
+        remaining: lasts(key, cx, now, is_pressed),
         window: rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
         plenty: !is_pressed && has_enough_for_all(key, now),
         nodes: nodes_served(key, cx, now).into(),

@@ -14,6 +14,7 @@ use crate::core::call::{Acquire, Window};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::gcra;
+use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::policy::{AD_HOC, OVERRIDDEN};
 use crate::core::rule::OnStoreLoss;
@@ -63,6 +64,11 @@ const MOST_ASKS_ASIDE: u8 = 2;
 /// An owner leases a key for the whole fleet as long as the store has counted at most one lessee for so many nodes. More lessees show
 /// that others lease for themselves, and an owner that leased for all would take what they lack.
 const NODES_OF_ONE: u32 = 4;
+
+/// Of a sliding window, the part of the rest that tokens are leased for where nodes ask each other and it is under pressure. With all of the
+/// rest, 94.3 % of sliding-2x-owners is used on average of 16 seeds, for 320 calls per 1000 checks; with a half 95.1 %, for 331; with a third
+/// 95.8 %, for 336.
+const SURE_PART: u64 = 3;
 
 /// What a key wants of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +180,17 @@ pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
     };
     let is_owner = is_alone && cx.owners.are_there() && owner(key, cx, now).is_none();
     if is_owner && !on(Mutant::OwnerLeasesForOne) { live } else { 1 }
+}
+
+/// The time for which tokens are leased: until the first window ends.
+///
+/// What is left over of a sliding window when it ends is lost, as nobody may spend it in the next one. Where nodes ask each other, one
+/// that runs short is lent a token by a peer, at no call, so that of a limit under pressure less is leased than may be used.
+pub(super) fn lasts(key: &LeasedKey, cx: &Context, now: Instant, is_pressed: bool) -> Micros {
+    let left = remaining(key, now);
+    let slides = matches!(&key.view.rule().limits[..], [limit] if limit.algorithm == Algorithm::Sliding);
+    let is_short = slides && is_pressed && cx.owners.are_there() && nodes_served(key, cx, now) == 1;
+    if is_short { Micros(left.0 / SURE_PART) } else { left }
 }
 
 /// Neither the store nor a peer has said anything of the key yet, as far as is remembered here.
@@ -426,7 +443,7 @@ mod tests {
     use crate::core::decision::{Reason, Source};
     use crate::core::key::Digest;
     use crate::core::lease::Segment;
-    use crate::core::limit::{Algorithm, Limit};
+    use crate::core::limit::Limit;
     use crate::core::request::Ticket;
     use crate::core::rule::Rule;
     use crate::core::store_clock::StoreClock;

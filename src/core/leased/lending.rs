@@ -139,7 +139,8 @@ fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &L
     let pause = pause + cx.jitter(Micros(pause.0 / JITTER_PART));
     let trickles = key.view.rule().limits.iter().any(Limit::trickles);
     if loan.wait > Micros::ZERO && trickles {
-        key.pacing.pause_by_peer(key.before_promised(now, now + loan.wait.min(pause)));
+        let until = key.before_promised(now, now + loan.wait.min(pause));
+        key.pacing.pause_by_peer(key.before_window_ends(cx, now, until));
     } else {
         key.pacing.probe_at(now + pause);
     }
