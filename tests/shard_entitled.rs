@@ -89,6 +89,44 @@ fn what_is_set_aside_is_admitted_in_the_windows_after_the_loss() {
     assert_eq!(passed(&mut bench, 20), 7, "in each of them");
 }
 
+/// Shortly before a window ends that was spent some time ago: the first call that leaves of the node's own accord.
+fn first_after_spent_window() -> (Bench, Call) {
+    let mut bench = Bench::with_loss("1000/1s fixed", OnStoreLoss::Entitled);
+    (bench.entitled, bench.nodes) = (200, 5);
+    bench.advance(HALF);
+    bench.hold(60);
+    bench.spend_to_low_water();
+    let last = bench.acquire();
+    bench.used = 1_000;
+    bench.grant(&last, 0);
+    while bench.held() > 0 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    loop {
+        bench.advance(Micros(1_000));
+        assert_eq!(bench.check(1), Some(Verdict::Deny));
+        if let Some(call) = bench.try_acquire() {
+            return (bench, call);
+        }
+    }
+}
+
+/// A call that leases ahead of a window frees what is set aside of that, whatever becomes of it.
+#[test]
+fn a_node_leases_ahead_only_when_it_has_just_heard_of_the_store() {
+    let (mut bench, first) = first_after_spent_window();
+    assert!(!bench.order(&first).window.is_next(), "{first:?}");
+    bench.grant(&first, 0);
+    bench.advance(Micros(20_000));
+    let ahead = bench.acquire();
+    assert!(bench.order(&ahead).window.is_next(), "{ahead:?}");
+    // Where the store does not answer, all of the next window's part is still set aside.
+    let (mut bench, first) = first_after_spent_window();
+    unanswered(&mut bench, first);
+    bench.advance(HALF);
+    assert_eq!(passed(&mut bench, 300), 200);
+}
+
 /// Of a sliding window what is set aside may be admitted by the part of the window that has passed: the one before weighs less by that.
 #[test]
 fn of_a_sliding_window_it_comes_as_the_window_passes() {

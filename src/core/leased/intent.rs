@@ -7,7 +7,7 @@
 use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
 use super::phase::Phase;
-use super::timers::{SILENCE, closes, keep_until, remaining};
+use super::timers::{SILENCE, closes, keep_until, remaining, sounds_at};
 use super::wish::Wish;
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Window};
@@ -100,6 +100,10 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
         && may_lease_ahead(key, cx, now)
     {
         return Intent::AcquireAhead(window);
+    }
+    let may_be_lost = sounds_at(key).is_some_and(|at| at <= now);
+    if !is_acquiring && may_be_lost && may_lease_ahead(key, cx, now) {
+        return Intent::Acquire;
     }
     let may_acquire = !is_acquiring || on(Mutant::TwoInFlight);
     if may_acquire && (matches!(wish, Wish::Tokens | Wish::TokensFor(_) | Wish::Tell) || asks_for_line(key, now)) {

@@ -23,6 +23,16 @@ const SPREAD_PART: u64 = 2;
 /// So long before it would count as silent a node calls.
 pub(super) const SILENCE: Micros = Micros(600_000);
 
+/// The store's last answer is old when such a part of a window has passed since.
+const UNHEARD_PART: u64 = 8;
+
+/// So long before a part of the next window is leased, and two trips earlier, the store is asked whether it is there.
+const SOUNDING: Micros = Micros(5_000);
+
+/// Where a node uses fewer tokens of a window than so many times a few checks cost, it does not ask so. One call more in each window
+/// costs more there than what is lost of one window in an outage: small-calm-entitled cost 1,016 calls per 1000 checks instead of 861.
+const SOUNDED_FEW: u64 = 2;
+
 /// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
 
@@ -57,6 +67,7 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     let mut at = key.pacing.ahead_at().map_or(Due::NEVER, Due::at);
+    at = sounds_at(key).filter(|sounds_at| *sounds_at > now).map_or(at, |sounds_at| at.or(sounds_at));
     if let Some(waiter) = key.line.first() {
         at = at.or(waiter.deadline);
         at = key.holdings.lease().starts(now).map_or(at, |starts| at.or(starts));
@@ -108,6 +119,20 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         }
     }
     at
+}
+
+/// When the store is asked about the window that is open, before a part of the next one is leased, because it has answered nothing for a
+/// while and may be lost; `None`: it need not be.
+///
+/// A call that leases of the next window frees what is set aside for this node of that, whatever becomes of the call. Were it the first
+/// that goes unanswered, the node could admit nothing in that window.
+pub(super) fn sounds_at(key: &LeasedKey) -> Option<Instant> {
+    let (rule, trip, tuner) = (key.view.rule(), key.view.trip(), key.demand.tuner());
+    let at = key.pacing.ahead_at()? - (trip + trip + SOUNDING);
+    let period = rule.limits[0].period;
+    let is_old = |answered| answered + Micros(period.0 / UNHEARD_PART) <= at;
+    let is_worth_it = || tuner.used_in(period) >= tuner.few().saturating_mul(SOUNDED_FEW);
+    (rule.is_entitled_window() && key.view.answered().is_none_or(is_old) && is_worth_it()).then_some(at)
 }
 
 /// How long a quiet key is remembered: for two of its shortest periods, or of the longest one that is spent, but at
