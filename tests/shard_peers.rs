@@ -74,6 +74,19 @@ fn an_owner_leases_a_new_key_for_each_node_of_its_fleet() {
     assert_eq!((order.need, order.want), (1, 20));
 }
 
+/// Of keys by Zipf's law most are asked for once: leases ahead of the next window were a fifth of all calls.
+#[test]
+fn an_owner_leases_nothing_ahead_of_a_key_that_was_asked_for_once() {
+    let mut bench = bench_of(20, "100/1s fixed");
+    let key = owned(&bench, |owner| owner == KeyOwner::This);
+    bench.advance(Micros(600_000));
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 20);
+    bench.advance(Micros(399_000));
+    assert!(bench.try_acquire().is_none());
+}
+
 #[test]
 fn an_owner_leases_for_one_what_others_would_lack_or_what_would_have_to_go_back() {
     for (limit, want) in [("5/1m fixed", 3), ("100/1m sliding", 1), ("100/1s", 1)] {

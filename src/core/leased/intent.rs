@@ -241,12 +241,18 @@ fn is_for_peers(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     may_ask && key.view.rule().on_store_loss != OnStoreLoss::Allow && !on(Mutant::ShareBeforeRelay)
 }
 
-/// A key that is in use leases ahead. In a flood a lease of the next window is gone before the next answer could come, so
-/// that it only costs a call.
+/// A key that is in use leases ahead. Where not even one check is expected in the next window, the lease would most likely be a call in
+/// vain: without that, zipf-200-nodes-owners cost 568 calls per 1000 checks instead of 500. And in a flood a lease of the next window is gone
+/// before the next answer could come, so that it only costs a call.
 fn may_lease_ahead(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
-    let recent = key.demand.idle_for(now) < refill_interval(key.view.rule());
+    let (rule, tuner) = (key.view.rule(), key.demand.tuner());
+    let recent = key.demand.idle_for(now) < refill_interval(rule);
+    // An owner leases a new key for all nodes, though it has been asked for once. What is set aside for this node others lack until it is
+    // leased.
+    let is_used =
+        tuner.used_in(rule.limits[0].period) > 0 && !tuner.is_slow(rule.limits[0].period) || rule.is_entitled();
     let is_busy = key.calls.has_doubtful() || key.is_away(now) || cx.draining;
-    recent && !is_busy && key.view.is_confirmed() && !key.is_flooded(key.ceiling(cx.fleet))
+    recent && is_used && !is_busy && key.view.is_confirmed() && !key.is_flooded(key.ceiling(cx.fleet))
 }
 
 /// The acquire of tokens of the window that is about to begin.
