@@ -92,7 +92,7 @@ pub(super) struct Window {
     pub(super) own: Count,
     /// Tokens of `own.refunded` that the store takes back. The others are back in this node's lease or share.
     pub(super) refunded_in_store: u64,
-    /// What it has reported of that, when, and how often since the window ended.
+    /// What it has reported of that, when, and how often since the window ended and that has not changed.
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
@@ -152,12 +152,14 @@ impl Window {
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         let least = if open || self.told.admitted > 0 { 0 } else { terms.part(64) };
         let is_worth_it = self.own.admitted > least || open && self.own.refunded > 0;
-        is_worth_it && (open || self.finals < FINALS)
+        is_worth_it && (open || self.finals < FINALS || self.own != self.told)
     }
 
-    /// Records that it is reported now.
+    /// Records that it is reported now. A node may take a window for over that an answer of the store shows to be open yet: what it has
+    /// reported of that before it did more was not final.
     pub(super) fn mark_reported(&mut self, now: Instant, open: bool) {
-        self.finals += u8::from(!open);
+        let before = if self.own == self.told { self.finals } else { 0 };
+        self.finals = before + u8::from(!open);
         (self.told, self.told_at) = (self.own, now);
     }
 
@@ -329,6 +331,32 @@ mod tests {
         history.merge(PeerIndex(2), AT, count(5, 0), 100, true);
         history.merge(PeerIndex(2), AT, count(5, 0), 100, false);
         assert!(is_whole(&history, 2));
+    }
+
+    /// A node that knows the store's clock to within a late answer only takes a window for over too soon, and tells of it twice. A quick answer
+    /// shows that it is open, and one more is admitted, which is told as of an open window, or when that is over, or of which some is
+    /// taken back then.
+    #[test]
+    fn what_is_told_three_times_of_a_window_that_is_over_is_the_final_count() {
+        let limit = Limit::parse("100/1s sliding").expect("a limit");
+        let tells = |window: &mut Window, now: u64, open: bool| {
+            let terms = ReportTerms { now: Instant(now), limit: &limit, nodes: 2, pressing: false };
+            let due = window.is_due(&terms, open);
+            if due {
+                window.mark_reported(terms.now, open);
+            }
+            due
+        };
+        for told_open in [false, true] {
+            let mut window = Window { own: count(50, 0), ..Window::default() };
+            assert!(tells(&mut window, 1_000_000, true));
+            assert!(tells(&mut window, 1_100_000, false) && tells(&mut window, 1_200_000, false));
+            window.own = count(60, 0);
+            assert!(!told_open || tells(&mut window, 1_500_000, true));
+            assert_eq!((0..9).filter(|_| tells(&mut window, 2_000_000, false)).count(), 3);
+            window.own = count(60, 1);
+            assert_eq!((0..9).filter(|_| tells(&mut window, 2_000_000, false)).count(), 3);
+        }
     }
 
     #[test]
