@@ -438,7 +438,10 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
     // An idle node keeps at most its part of a trifle, so that many idle nodes together keep no more than one.
     let nodes = if is_idle { u64::from(key.view.nodes().max(1)) } else { 1 };
     let trifle = smallest / TRIFLE_PART / nodes;
-    if spare >= trifle.max(2) { spare } else { 0 }
+    // The call that hands a single token of a bucket back also tells what was spent of it, which counts as lent until then.
+    let tells_much = is_idle && key.has_unreported() && key.has_much();
+    let least = if tells_much { 1 } else { trifle.max(2) };
+    if spare >= least { spare } else { 0 }
 }
 
 #[cfg(test)]
@@ -468,10 +471,15 @@ mod tests {
     }
 
     fn key_of(digest: u128, limits: &str, lent: u64) -> LeasedKey {
+        key_among(2, digest, limits, lent)
+    }
+
+    /// As many nodes use the key.
+    fn key_among(nodes: u32, digest: u128, limits: &str, lent: u64) -> LeasedKey {
         let limits: Vec<_> = limits.split(" & ").map(|limit| Limit::parse(limit).expect("a limit")).collect();
         let rule = Arc::new(Rule::of("p", &limits));
         let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
-        let mut key = LeasedKey::new(digest, b"k", &rule, 0, 2, clock);
+        let mut key = LeasedKey::new(digest, b"k", &rule, 0, nodes, clock);
         let at = |limit: &Limit| Timestamp(if limit.algorithm == Algorithm::Gcra { NOW.0 } else { 120_000_000 });
         let ends: Vec<_> = limits.iter().map(at).collect();
         let windows: Vec<_> = ends.iter().map(|at| at.stored()).collect();
@@ -501,6 +509,42 @@ mod tests {
             "nothing of it was ever used"
         );
         assert_eq!(look(&key("100/1m fixed", 50), LATER, true, || false), Intent::Wait, "there is plenty");
+    }
+
+    /// Of a bucket of 100 that shows 90 left, so much of which counts as lent to this node.
+    #[test]
+    fn who_is_alone_with_a_bucket_hands_most_of_it_back_when_it_is_idle() {
+        let idle = NOW + Micros(600_000);
+        for (nodes, lent, given) in [(1, 70, true), (1, 69, false), (2, 40, true)] {
+            let mut key = key_among(nodes, 1, "100/1s", 10);
+            key.view.note_lent(0, None, lent - key.holdings.unspent(), &key.order(NOW));
+            let (intent, wakes) = (look(&key, idle, true, || false), next_timeout(&key, NOW));
+            assert_eq!(intent, if given { Intent::GiveBack(40) } else { Intent::Wait }, "{nodes} {lent}");
+            assert_eq!(wakes <= Due::at(NOW + Micros(125_000)), given, "{nodes} {lent}: {wakes:?}");
+            assert_eq!(look(&key, NOW + Micros(400_000), true, || false), Intent::Wait, "it has just been asked for");
+        }
+    }
+
+    #[test]
+    fn a_single_token_goes_back_with_what_was_spent_of_a_bucket() {
+        for (lent, given) in [(1, false), (60, true)] {
+            let mut key = key("100/1s", 10);
+            assert!(key.holdings.spend(NOW, 39));
+            key.view.note_lent(0, None, lent - key.holdings.unspent(), &key.order(NOW));
+            let intent = look(&key, NOW + Micros(600_000), true, || false);
+            assert_eq!(intent, if given { Intent::GiveBack(1) } else { Intent::Wait }, "{lent}");
+        }
+    }
+
+    /// Others ask again as soon as it may have filled up.
+    #[test]
+    fn a_bucket_that_fills_up_soon_is_looked_at_as_soon() {
+        for (limit, pause) in [("100/1s", 125_000), ("1000/1s burst 100", 100_000), ("100000/1s burst 100", 10_000)] {
+            let mut key = key_among(1, 1, limit, 10);
+            key.view.note_lent(0, None, 100, &key.order(NOW));
+            let wakes = next_timeout(&key, NOW).time().expect("it is looked at").since(NOW).0;
+            assert!((pause..pause + pause / 100).contains(&wakes), "{limit}: {wakes}");
+        }
     }
 
     #[test]

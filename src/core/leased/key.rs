@@ -378,16 +378,20 @@ impl LeasedKey {
         nodes > 1 && self.view.rule().limits.iter().any(|limit| limit.capacity() < few_of_each)
     }
 
-    /// Whether the store sets so much of a bucket aside for this node that other nodes that use it, too, may lack it: what is held, and
-    /// what was spent and not reported yet.
+    /// Whether the store sets so much of a bucket aside for this node that other nodes may lack it: what is held, and what was spent and
+    /// not reported yet. A node that is alone with a bucket does not hear when another one comes to it, which is lent what is left beside that.
     pub(super) fn has_much(&self) -> bool {
-        if self.view.nodes() <= 1 || on(Mutant::IdleBucketKept) {
+        if on(Mutant::IdleBucketKept) {
             return false;
         }
         let few = self.demand.tuner().few();
+        let much = |capacity: u64| match self.view.nodes() {
+            0 | 1 => capacity - capacity.saturating_mul(PRESSED_TENTHS) / 10,
+            _ => capacity / MUCH_PART,
+        };
         let is_much = |(index, limit): (usize, &Limit)| {
             let aside = self.view.lent(index);
-            limit.algorithm == Algorithm::Gcra && aside >= (limit.capacity() / MUCH_PART).max(few / FEW_PART)
+            limit.algorithm == Algorithm::Gcra && aside >= much(limit.capacity()).max(few / FEW_PART)
         };
         self.view.rule().limits.iter().enumerate().any(is_much)
     }

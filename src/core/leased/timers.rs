@@ -63,6 +63,13 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
     !key.view.is_of_buckets() || key.is_pressed(now) || key.has_much()
 }
 
+/// How long until a key is looked at whose tokens others may lack. Of a bucket that fills up sooner others ask as soon as it would have.
+fn until_look(key: &LeasedKey) -> Micros {
+    let buckets = key.view.rule().limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
+    let fills = buckets.map(Limit::depth).min().unwrap_or(Micros(u64::MAX));
+    Micros(refill_interval(key.view.rule()).0 / LOOKS).min(fills.max(PATIENCE))
+}
+
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
@@ -89,7 +96,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     if key.has_unreported() && !is_settling && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
         if key.has_much() {
-            at = at.or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS));
+            at = at.or(now + until_look(key));
         }
     }
     if let Some(silent) = key.silent_from()
@@ -104,7 +111,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         let renews = if is_settling { until } else { closes(key).max(key.pacing.crowded_until().min(until)) };
         at = at.min(renews.max(Due::at(now + PATIENCE)));
         if may_give_back(key, now) {
-            at = at.or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS));
+            at = at.or(now + until_look(key));
         }
     } else if key.is_quiet() {
         // A key that is kept for another reason is looked at once a second, and not every microsecond.
