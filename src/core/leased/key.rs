@@ -50,6 +50,11 @@ const SCARCE_CHECKS: u64 = 3;
 /// Where the store counts this fraction of a bucket as lent to a node that clients have left, other nodes may be denied for want of it.
 const MUCH_PART: u64 = 8;
 
+/// Where the store counts so many tenths of a bucket as lent to a node that is alone with it, another node to which its clients go would
+/// be lent too little. With five, clients that are on for 0.3 s and off for 0.7 s cost 82 calls per 1000 checks of `100/1s burst 100`
+/// instead of 28, and 284 of `10/1s burst 20` instead of 139.
+const MOST_TENTHS: u64 = 7;
+
 /// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
 
@@ -386,7 +391,7 @@ impl LeasedKey {
         }
         let few = self.demand.tuner().few();
         let much = |capacity: u64| match self.view.nodes() {
-            0 | 1 => capacity - capacity.saturating_mul(PRESSED_TENTHS) / 10,
+            0 | 1 => capacity.saturating_mul(MOST_TENTHS).div_ceil(10),
             _ => capacity / MUCH_PART,
         };
         let is_much = |(index, limit): (usize, &Limit)| {
