@@ -63,11 +63,13 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
     !key.view.is_of_buckets() || key.is_pressed(now) || key.has_much()
 }
 
-/// How long until a key is looked at whose tokens others may lack. Of a bucket that fills up sooner others ask as soon as it would have.
+/// How long until a key is looked at whose tokens others may lack. Of a bucket that fills up sooner others ask as soon as it would have, so
+/// it is looked at up to twice as often; more often, a node with many such keys would look at them longer than it decides their checks.
 fn until_look(key: &LeasedKey) -> Micros {
     let buckets = key.view.rule().limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
     let fills = buckets.map(Limit::depth).min().unwrap_or(Micros(u64::MAX));
-    Micros(refill_interval(key.view.rule()).0 / LOOKS).min(fills.max(PATIENCE))
+    let pause = refill_interval(key.view.rule()).0 / LOOKS;
+    Micros(fills.0.clamp(pause / 2, pause))
 }
 
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
