@@ -27,8 +27,8 @@ static PARTIAL: Exemption = Exemption::new(
     "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. Where messages are lost at random, or nodes are far from the store, so does a node of which a call about the key was not answered, for two periods and two seconds; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
 );
 static UNAWARE: Exemption = Exemption::new(
-    "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, while others go by their shares",
-    "It does not know that they owe, or has forgotten: who was asked for nothing so long asks the store as if that had never been away. Up to 95 % of the limit more, twice where two windows are at hand.",
+    "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, or has not gone by its share for so long, while others go by theirs",
+    "It does not know that they owe, or has forgotten: who was asked for nothing so long asks the store as if that had never been away, and who had only a call unanswered since then, and sent it again, goes on to lease. Up to 95 % of the limit more, twice where two windows are at hand.",
 );
 static APART: Exemption = Exemption::new(
     "two periods of a key of which the store lends after the second that a node waits with the store back, while that of another that goes by its share is not over, or has not begun",
@@ -482,6 +482,8 @@ impl Joint {
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
         let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
         let has_forgotten = state.seconds.get(&life).is_some_and(|second| second.has_forgotten(moment.at));
+        // A call that was not answered since then it may have sent again at once, without having gone by its share.
+        let has_forgotten = has_forgotten || moment.at >= knows + REMEMBERED;
         let is_unpaid = UNAWARE.when(knows < state.since || has_forgotten)
             || APART.when(is_apart)
             || GONE.when(self.left > 0 && self.left >= state.since)
@@ -1138,6 +1140,26 @@ mod tests {
             checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
             history.check(&mut checker, at, 0, Source::Share, false);
             history.unanswered_in(&mut checker, at, [1, 2]);
+            history.executed(&mut checker, at + later, 3);
+            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
+        }
+    }
+
+    /// A call was not answered since, and it has sent it again at once.
+    #[test]
+    fn who_has_not_gone_by_its_share_for_long_is_lent_beside_that_of_another() {
+        for (later, seen) in [(REMEMBERED, 0), (REMEMBERED - 1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.unanswered_in(&mut checker, at + later - SECOND / 10, [1, 2]);
             history.executed(&mut checker, at + later, 3);
             history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
