@@ -54,8 +54,8 @@ static EDGE: Exemption = Exemption::new(
     "By the node's clock it may be of the next one: 20 ms and two timeouts.",
 );
 static HEARD_LATE: Exemption = Exemption::new(
-    "what a node hears that it was lent when the window may be over by its clock",
-    "It goes by the next window then, of which nothing is used yet: of the one before it has no news.",
+    "what a node hears that it was lent when the window may be over by its clock, and how much of that was used",
+    "It goes by the next window then, of which nothing is used yet: of the one before it has no news, and what was used of that is no reason to tell of another limit.",
 );
 static TOLD: Exemption = Exemption::new(
     "a window of which the node has told three times all that it has admitted, before it was over",
@@ -310,16 +310,20 @@ impl Turns {
         if ASIDE.when(call.sets_aside()) {
             return;
         }
-        let is_much = |(place, limit): (usize, &Limit)| grant.counters[place].used * USED_PART >= limit.count;
-        if grant.granted == 0 || order.window.is_next() || !aligned(&call.rule).any(is_much) {
+        if grant.granted == 0 || order.window.is_next() {
             return;
         }
         // The latest that the store's clock can show, as far as the node knows when it hears of it.
         let heard = grant.now.0 + self.trips.latest() + OVER;
-        for (place, limit) in aligned(&call.rule) {
-            let ends = end(limit, grant.counters[place].at.0);
-            if !HEARD_LATE.when(heard >= ends)
-                && !self.is_spoiled(key, limit, ends)
+        let ends = |place: usize, limit: &Limit| end(limit, grant.counters[place].at.0);
+        let is_open = |(place, limit): &(usize, &Limit)| !HEARD_LATE.when(heard >= ends(*place, limit));
+        let is_much = |(place, limit): (usize, &Limit)| grant.counters[place].used * USED_PART >= limit.count;
+        if !aligned(&call.rule).filter(is_open).any(is_much) {
+            return;
+        }
+        for (place, limit) in aligned(&call.rule).filter(is_open) {
+            let ends = ends(place, limit);
+            if !self.is_spoiled(key, limit, ends)
                 && let Some(open) = self.tellers.of(node).window((key, place), limit, ends)
             {
                 open.is_news = true;
@@ -661,6 +665,25 @@ mod tests {
             round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
             round(&mut history, &mut checker, SECOND + 9_000, &[2], false);
             assert_eq!(checker.violations().len(), seen, "{left}: {:?}", checker.violations());
+        }
+    }
+
+    /// Of the window of a second much was used, and of the longer one little. When the node hears of it that second may be over, or not.
+    #[test]
+    fn what_was_used_of_a_window_that_is_over_is_no_reason_to_tell_of_another_limit() {
+        for (at, seen) in [(SECOND - OVER, 0), (SECOND - OVER - 1, 1)] {
+            let mut history = History::of_several(&["40/2s fixed", "10/1s fixed"]);
+            let mut checker = Turns::new(&history.setting());
+            checker.keys.insert(2, 1);
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            for (counter, ends) in counters.iter_mut().zip([2 * SECOND, SECOND]) {
+                *counter = Counter { used: 3, prev: 0, at: Timestamp(START + ends) };
+            }
+            history.lent_in(&mut checker, at, counters, 3);
+            history.check(&mut checker, at, 3, Source::Lease, true);
+            round(&mut history, &mut checker, 2 * SECOND + 2_000, &[2], false);
+            round(&mut history, &mut checker, 2 * SECOND + 9_000, &[2], false);
+            assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
         }
     }
 
