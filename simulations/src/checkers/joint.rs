@@ -482,8 +482,9 @@ impl Joint {
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
         let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
         let has_forgotten = state.seconds.get(&life).is_some_and(|second| second.has_forgotten(moment.at));
-        // A call that was not answered since then it may have sent again at once, without having gone by its share.
-        let has_forgotten = has_forgotten || moment.at >= knows + REMEMBERED;
+        // A call that was not answered since then it has sent again at once, without having gone by its share.
+        let has_sent_again = state.seconds.get(&life).is_some_and(|second| second.lost > knows);
+        let has_forgotten = has_forgotten || has_sent_again && moment.at >= knows + REMEMBERED;
         let is_unpaid = UNAWARE.when(knows < state.since || has_forgotten)
             || APART.when(is_apart)
             || GONE.when(self.left > 0 && self.left >= state.since)
