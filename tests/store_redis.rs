@@ -230,6 +230,22 @@ fn keys_of_a_cluster_are_asked_for_one_by_one() {
     }
 }
 
+/// In a failover a server may tell a map in which some slots are nobody's. All servers of that map are there, so no call and no breaker
+/// says that it is of yesterday.
+#[test]
+fn slots_that_nobody_owned_are_looked_for_again() {
+    let half = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"].map(str::to_owned);
+    let server = Server::start(|_, _| half.to_vec());
+    server.ask("CLUSTER ADDSLOTSRANGE 0 8191").expect("ADDSLOTSRANGE");
+    wait_until("it serves its half", 10, || server.text("CLUSTER INFO").contains("cluster_state:ok"));
+    let bench = Bench::connected(&options(&server.url().replace("redis:", "redis-cluster:")));
+    let keys: Vec<_> = (0..8_u8).map(|number| [b'k', number]).collect();
+    let answered = || keys.iter().filter(|key| bench.acquire(&key[..], 1).is_ok()).count();
+    assert!((1..keys.len()).contains(&answered()), "some keys are in slots of nobody, and some are not");
+    server.ask("CLUSTER ADDSLOTSRANGE 8192 16383").expect("ADDSLOTSRANGE");
+    wait_until("all keys have an owner", 5, || answered() == keys.len());
+}
+
 #[test]
 fn a_server_that_cannot_serve_refuses_all_keys_of_a_command() {
     let server = Server::plain();

@@ -1,7 +1,7 @@
 //! The slot map: which server owns which key, and the task that keeps it up to date.
 //!
 //! A call reads the map without waiting. The task reads `CLUSTER SLOTS` anew after a MOVED, when a server fails (from
-//! another server, since the failed one cannot answer), and every half minute. It connects to a new owner of slots
+//! another server, since the failed one cannot answer), while slots have no owner, and every half minute. It connects to a new owner of slots
 //! before the map names that owner, so that no call waits for the connection. A single server is a map with one
 //! owner. Knows nothing of scripts. Called by `redis.rs`.
 
@@ -25,7 +25,8 @@ use crate::clock;
 /// Time between two readings of the map while all is well; a random part of up to as much is added.
 const ROUTINE: Duration = Duration::from_secs(30);
 
-/// Time between two readings while a server is away.
+/// Time between two readings while a server is away, or slots are nobody's, as in the middle of a failover. Keys of such slots are asked of no
+/// server, so nobody could say where they have gone.
 const WATCHFUL: Duration = Duration::from_millis(250);
 
 /// Least time between any two readings.
@@ -61,6 +62,11 @@ impl SlotMap {
     /// The owner of `slot`.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<Master>> {
         self.masters.get(usize::from(self.owners[usize::from(slot)]))
+    }
+
+    /// Every slot has an owner, and each of them takes calls.
+    fn is_well(&self) -> bool {
+        !self.owners.contains(&NOBODY) && !self.masters.iter().any(|master| master.is_open())
     }
 }
 
@@ -114,7 +120,7 @@ impl Cluster {
             let done = self.refresh(turn).await;
             turn = turn.wrapping_add(1);
             sleep(SPACING).await;
-            let pause = if done && !self.map.load().masters.iter().any(|master| master.is_open()) {
+            let pause = if done && self.map.load().is_well() {
                 ROUTINE + Duration::from_millis(clock::random() % 30_000)
             } else {
                 WATCHFUL
