@@ -9,6 +9,7 @@ mod many;
 mod mutants;
 mod output;
 mod progress;
+mod quoted;
 mod run;
 mod runner;
 mod shrink;

@@ -4,14 +4,17 @@
 //! longest begin. With `--report` the pages have charts. With `--seeds` only what is bad is a line, and
 //! each scenario one more in the end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 
 use super::arguments::{Common, Verdict};
 use super::many::{Many, longest_first};
 use super::output::say;
 use super::progress::Progress;
+use super::quoted;
 use super::runner::Runner;
 use crate::ledger::percent;
 use crate::outcome::{Outcome, sentence};
@@ -31,6 +34,9 @@ pub(super) struct Run {
     /// So many seeds of each, from that one on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// A page of the docs whose tables quote figures of these scenarios: fail where they are others.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "streams"])]
+    quoted: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -47,6 +53,8 @@ impl Run {
         let mut plans = plans(&self.what)?;
         plans.iter_mut().for_each(|plan| plan.seed = self.seed.unwrap_or(plan.seed));
         let detail = if self.common.report.is_some() { Detail::Charts } else { Detail::Figures };
+        let page = self.quoted.as_ref().map(std::fs::read_to_string).transpose().context("--quoted")?;
+        let mut figures = BTreeMap::new();
         let (mut progress, mut bad, mut kept) = (Progress::new(), 0, Vec::new());
         let mut sums = vec![Sum::default(); plans.len()];
         let order = longest_first(&plans);
@@ -59,6 +67,9 @@ impl Run {
         Many { plan: &plan, jobs: self.common.jobs, detail, twice: false }.run_as_they_end(&mut |place, outcome| {
             let scenario = order[(place / self.seeds) as usize];
             sums[scenario].add(&outcome);
+            if page.is_some() {
+                figures.insert(outcome.plan.name.clone(), outcome.figures.clone());
+            }
             ended += 1;
             progress.show(|| format!("{ended} of {} runs", plans.len() as u64 * self.seeds));
             if self.seeds > 1 && outcome.is_good() {
@@ -75,11 +86,13 @@ impl Run {
         if self.seeds > 1 {
             plans.iter().zip(sums).for_each(|(plan, sum)| progress.print(sum.line(&plan.name)));
         }
+        let astray = page.map_or_else(Vec::new, |page| quoted::astray(&page, &figures));
+        astray.iter().for_each(|quote| progress.print(format_args!("BAD  page: {quote}")));
         if let Some(directory) = &self.common.report {
             kept.sort_by_key(|(place, _)| *place);
             report::write(directory, &kept.into_iter().map(|(_, outcome)| outcome).collect::<Vec<_>>())?;
         }
-        Ok(Verdict::of(bad))
+        Ok(Verdict::of(bad + astray.len() as u64))
     }
 }
 
