@@ -25,6 +25,7 @@ mod log;
 mod memory;
 mod open_files;
 mod output;
+mod own_thread;
 mod peers;
 mod percent;
 mod plan;

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::denials_file::DenialsFile;
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
+use super::own_thread::OwnThread;
 use super::record_file::RecordFile;
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
@@ -61,22 +62,26 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
     // Checks run on threads of their own. This runtime is for administrative commands, and for deadlines where no store has a runtime.
     let runtime = single_thread("rationd-control")?;
-    let store = settled.store.is_some().then(|| single_thread("rationd-store")).transpose()?;
+    let store = settled.store.is_some().then(|| OwnThread::start("rationd-store")).transpose()?;
     let fleet = loaded.config.fleet.is_some().then(|| single_thread("rationd-fleet")).transpose()?;
     let runtimes = Runtimes {
         store: store.as_ref().map(|store| store.handle().clone()),
         fleet: fleet.as_ref().map(|fleet| fleet.handle().clone()),
     };
     let served = runtime.block_on(serve(sources, loaded, settled, runtimes, handed, log.clone()));
-    for runtime in [Some(runtime), store, fleet].into_iter().flatten() {
-        runtime.shutdown_timeout(ENDING);
+    runtime.shutdown_timeout(ENDING);
+    if let Some(store) = store {
+        store.end(ENDING);
+    }
+    if let Some(fleet) = fleet {
+        fleet.shutdown_timeout(ENDING);
     }
     log.flush(LAST_LINES);
     served
 }
 
-/// A runtime with one thread. Where two threads wait for what comes, the one to which it comes wakes the other, too: in vain each second
-/// for what is said in the fleet, and for each answer of the store.
+/// A runtime with one thread beside those that wait for it. Where two threads wait for what comes, the one to which it comes wakes the other,
+/// too: in vain each second for what is said in the fleet. So does the store have a thread of its own, for each of its answers.
 fn single_thread(name: &'static str) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build()
 }
