@@ -80,8 +80,8 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     served
 }
 
-/// A runtime with one thread beside those that wait for it. Where two threads wait for what comes, the one to which it comes wakes the other,
-/// too: in vain each second for what is said in the fleet. So does the store have a thread of its own, for each of its answers.
+/// A runtime with one thread, beside the one that waits for it. Of two threads that wait for what peers say, the one to which something comes
+/// wakes the other, too, each second and in vain. The store has a thread of its own for the same reason: see [`OwnThread`].
 fn single_thread(name: &'static str) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build()
 }

@@ -47,7 +47,7 @@ const SHARDS: usize = 64;
 
 /// So many calls or answers of a turn are worth a wake-up of the thread that they go to: more of them wait no longer for the turn's
 /// end.
-pub(super) const GATHER: usize = 16;
+pub(super) const WAKE_AT: usize = 16;
 
 /// Effects of the shards that must be carried on once no lock is held. Reused, to avoid allocations.
 #[derive(Debug, Default)]
@@ -568,7 +568,7 @@ impl Node {
             self.news.notify_one();
         }
         match &out.bell {
-            Some(bell) if (1..GATHER).contains(&out.calls) => bell.notify_one(),
+            Some(bell) if (1..WAKE_AT).contains(&out.calls) => bell.notify_one(),
             _ => self.ring(out),
         }
     }

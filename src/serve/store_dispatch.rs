@@ -179,7 +179,7 @@ impl Outcomes for Home {
         let ready = {
             let mut out = self.lock();
             node.handle_outcome(now, asker, &call, outcome, &mut out);
-            (out.replies() >= node::GATHER).then(|| std::mem::take(&mut *out))
+            (out.replies() >= node::WAKE_AT).then(|| std::mem::take(&mut *out))
         };
         self.out.fetch_sub(1, Ordering::AcqRel);
         match ready {

@@ -1127,23 +1127,29 @@ mod tests {
         }
     }
 
+    /// How often it is a violation that a node is lent so long after both went by their shares, while the other goes by its own, where a call of
+    /// that node was not answered at that time.
+    fn lent_beside_a_share(later: u64, unanswered_at: u64) -> usize {
+        let mut history = History::new("10/10s fixed");
+        let mut setting = history.setting();
+        setting.plan.gossip = Some(Gossip::default());
+        let mut checker = Joint::new(&setting);
+        history.settled(&mut checker, 1, 1, 1);
+        history.check(&mut checker, SHARED_AT, 5, Source::Share, true);
+        checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+        history.check(&mut checker, SHARED_AT, 0, Source::Share, false);
+        history.unanswered_in(&mut checker, unanswered_at, [1, 2]);
+        history.executed(&mut checker, SHARED_AT + later, 3);
+        history.check(&mut checker, SHARED_AT + later + 1, 6, Source::Lease, true);
+        checker.violations().len()
+    }
+
+    const SHARED_AT: u64 = 5 * SECOND;
+
     #[test]
     fn who_was_not_asked_since_a_call_was_lost_is_lent_beside_a_share() {
         for (later, seen) in [(REMEMBERED, 0), (REMEMBERED - 1, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            // The node that is lent went by its share, too, and had no answer then.
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
-            history.unanswered_in(&mut checker, at, [1, 2]);
-            history.executed(&mut checker, at + later, 3);
-            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
-            assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
+            assert_eq!(lent_beside_a_share(later, SHARED_AT), seen, "{later}");
         }
     }
 
@@ -1151,19 +1157,7 @@ mod tests {
     #[test]
     fn who_has_not_gone_by_its_share_for_long_is_lent_beside_that_of_another() {
         for (later, seen) in [(REMEMBERED, 0), (REMEMBERED - 1, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
-            history.unanswered_in(&mut checker, at + later - SECOND / 10, [1, 2]);
-            history.executed(&mut checker, at + later, 3);
-            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
-            assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
+            assert_eq!(lent_beside_a_share(later, SHARED_AT + later - SECOND / 10), seen, "{later}");
         }
     }
 }

@@ -70,9 +70,9 @@ fn a_thread_tells_of_its_calls_at_the_end_of_its_turn_and_of_many_before_it() {
     let mut passes = Box::pin(calls.pass(&mut gathered, usize::MAX));
     assert!(passes.as_mut().poll(&mut Context::from_waker(&knocks.clone().into())).is_pending());
     let heard = || knocks.0.load(Ordering::SeqCst);
-    (1..node::GATHER).for_each(|key| scene.check(key));
+    (1..node::WAKE_AT).for_each(|key| scene.check(key));
     assert_eq!(heard(), 0, "the turn is not over");
-    scene.check(node::GATHER);
+    scene.check(node::WAKE_AT);
     assert_eq!(heard(), 1, "so many wait no longer");
     assert_eq!(passes.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
     drop(passes);
@@ -91,7 +91,7 @@ fn clients_learn_of_the_answers_of_a_turn_at_its_end_and_of_many_before_it() {
     let home =
         Home { node: scene.node.clone(), out: AtomicUsize::new(0), gathered: Mutex::default(), ended: Notify::new() };
     let mut store = MemoryStore::new(1_000, 7);
-    let keys = node::GATHER + 1;
+    let keys = node::WAKE_AT + 1;
     (0..keys).for_each(|key| scene.check(key));
     let mut gathered = Vec::new();
     assert!(
@@ -104,7 +104,7 @@ fn clients_learn_of_the_answers_of_a_turn_at_its_end_and_of_many_before_it() {
     for (place, (asker, call)) in gathered.into_iter().enumerate() {
         let outcome = store.call(clock::wall(), "test", &call);
         home.handle_outcome(asker, call, outcome);
-        let told = if place + 1 == node::GATHER { node::GATHER } else { 0 };
+        let told = if place + 1 == node::WAKE_AT { node::WAKE_AT } else { 0 };
         assert_eq!(scene.answers(), told, "after {} answers", place + 1);
     }
     home.deliver();
