@@ -13,8 +13,9 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::core::time::{Instant, Micros};
 
-/// Time between two beats.
-const BEAT: Duration = Duration::from_secs(1);
+/// Time between two beats. Each is a wake-up or two of a thread that may have nothing else to do, so it is as long as `STILL` allows
+/// with one beat that comes late.
+const BEAT: Duration = Duration::from_secs(4);
 
 /// A loop without a beat for this long counts as hanging.
 const STILL: Micros = Micros::from_secs(10);
