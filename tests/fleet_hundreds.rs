@@ -45,6 +45,10 @@ const ROUNDS: u32 = 25;
 const BETWEEN: Duration = Duration::from_millis(50);
 const JOIN: Duration = Duration::from_secs(30);
 
+/// After ten seconds without a change a fleet is calm, and its membership slower, if each node shows once a second that it lives.
+const CALM: Duration = Duration::from_secs(13);
+const SIGN: Duration = Duration::from_secs(1);
+
 /// What a node may send and hold of a thousand: bytes a second of usage and of membership, and connections.
 const USAGE: u64 = 32_000;
 const MEMBERSHIP: u64 = 70_000;
@@ -90,13 +94,20 @@ async fn live(nodes: usize) {
     let grown = resident_of(std::process::id()).saturating_sub(before) / nodes as u64;
     let (real, quiet) = (watch.elapsed(), measure(&ether, &fleets, false).await);
     let busy = measure(&ether, &fleets, true).await;
+    let living = tokio::spawn(show_life(fleets.clone()));
+    sleep(CALM).await;
+    let calm = measure(&ether, &fleets, false).await;
+    living.abort();
     let connections = fleets.iter().map(|fleet| fleet.stats().connections).max().unwrap_or(0);
     let [membership, usage] = [quiet.frames, busy.frames.saturating_sub(quiet.frames)];
+    let thousand = |bytes: u64| bytes * 999 / (nodes as u64 - 1);
     print(&format!(
         "{nodes} nodes met {joined:.1?} after the last had come ({real:.1?} of real time, {:.1?} for all); a node: \
-         membership {membership} B/s in frames, {} in datagrams; with usage of {KEYS} keys {} B/s more in frames, {} in datagrams; \
+         membership {} B/s in frames, {} in datagrams, of a calm fleet with its signs of life, and {membership} and {} after the last had come; with usage of {KEYS} keys {} B/s more in frames, {} in datagrams; \
          {connections} connections at most; {} KiB of memory, {} a connection",
         watch.elapsed(),
+        calm.frames,
+        calm.datagrams,
         quiet.datagrams,
         usage,
         busy.datagrams.saturating_sub(quiet.datagrams),
@@ -110,11 +121,23 @@ async fn live(nodes: usize) {
     }
     assert!(membership > 0 && usage > 0, "something is said");
     judge("usage takes 32 KB/s out of a node at most", format!("{usage} B/s of {nodes} nodes"), usage <= USAGE);
-    let seen = format!("{membership} B/s of {nodes} nodes");
-    judge("membership takes 70 KB/s out of a node at most", seen, membership <= MEMBERSHIP);
+    for (when, bytes) in [("in a calm fleet", calm.frames), ("after nodes have come", membership)] {
+        let seen = format!("{bytes} B/s of {nodes} nodes, {} of a thousand if it grows as they do", thousand(bytes));
+        judge(&format!("membership takes 70 KB/s out of a node at most, {when}"), seen, bytes <= MEMBERSHIP);
+    }
     let seen = format!("{connections} of {nodes} nodes");
     judge("a node that owns nothing has 64 connections at most", seen, connections <= CONNECTIONS);
     carrying.abort();
+}
+
+/// Daemons that have nothing to tell send an empty report each second, so that their peers miss nobody; not all at once.
+async fn show_life(fleets: Vec<Fleet>) {
+    loop {
+        for fleet in &fleets {
+            digest::encode(&[]).into_iter().for_each(|frame| _ = fleet.broadcast(Bytes::from(frame)));
+            sleep(SIGN / fleets.len() as u32).await;
+        }
+    }
 }
 
 /// Bytes a second out of one node, in the mean.

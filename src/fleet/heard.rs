@@ -91,6 +91,13 @@ impl Heard {
             *bytes -= if kept { 0 } else { Known::len(id, peer.address) };
             kept
         });
+    }
+
+    /// Takes from which peers a frame came how long ago, and sees whether one is missed. Only after that can it be known: of a calm
+    /// fleet this is done once a second, and a peer says once a second that it lives, so that what was seen last is two seconds old.
+    pub(crate) fn look<'a>(&mut self, there: impl Iterator<Item = (&'a PeerId, Duration)>) {
+        there.for_each(|(peer, ago)| self.is_there(peer, ago));
+        let (now, given_up) = (self.now, self.given_up());
         if self.peers.values().any(|peer| now - peer.last >= MISSED && peer.is_live(now, given_up)) {
             self.stir();
         }
@@ -101,10 +108,14 @@ impl Heard {
         self.stirred = self.now;
     }
 
+    /// Whether the node at `address` is a live peer.
+    pub(crate) fn hears(&self, address: SocketAddr) -> bool {
+        self.peers.values().any(|peer| peer.address == address && self.is_peer_live(peer))
+    }
+
     /// Whether the fleet is calm, and the node at `address` is a live peer in it.
     pub(crate) fn is_calm(&self, address: SocketAddr) -> bool {
-        let is_there = |peer: &Peer| peer.address == address && self.is_peer_live(peer);
-        self.now - self.stirred >= CALM && self.peers.values().any(is_there)
+        self.now - self.stirred >= CALM && self.hears(address)
     }
 
     /// Whether the fleet is calm.
@@ -288,13 +299,28 @@ mod tests {
         speak(&mut heard, "b", 1, &[]);
         for _ in 0..6 {
             heard.pass(SECOND);
-            heard.is_there(&id("a", 1), Duration::ZERO);
+            heard.look([(&id("a", 1), Duration::ZERO)].into_iter());
         }
         assert_eq!(names(&heard), "a@1");
         let looked_for = heard.heed(&id("a", 1), &known("b", 2));
         assert_eq!(looked_for, Heed { shown: Some(1), hint: Some(at(9)) });
         heard.pass(FORGOTTEN * 2);
         assert_eq!((heard.peers.len(), heard.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_fleet_whose_peers_speak_once_a_second_is_calm_until_one_is_missed() {
+        let (mut heard, peer) = (heard(), id("a", 1));
+        speak(&mut heard, "a", 1, &[]);
+        // The sign of life that each look sees is almost a second old, and the next one comes right after it.
+        let mut look_after = |passed: Duration, ago: Duration| {
+            heard.pass(passed);
+            heard.look([(&peer, ago)].into_iter());
+            heard.is_all_calm()
+        };
+        let looks: Vec<bool> = (0..20).map(|_| look_after(SECOND, SECOND * 9 / 10)).collect();
+        assert_eq!(looks, [vec![false; 9], vec![true; 11]].concat());
+        assert!(look_after(SECOND / 2, SECOND * 14 / 10) && !look_after(SECOND, SECOND * 24 / 10));
     }
 
     #[test]

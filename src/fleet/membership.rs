@@ -220,13 +220,13 @@ impl Gossiping {
         let there = self.carrier.heard();
         let mut inspector = inspecting(&self.inspector);
         inspector.pass(now);
-        there.iter().for_each(|(peer, ago)| inspector.heard().is_there(peer, *ago));
+        inspector.heard().look(there.iter().map(|(peer, ago)| (peer, *ago)));
         if inspector.heard().is_all_calm() { self.options.tick.max(LOOK) } else { self.options.tick }
     }
 
     async fn say_goodbye(&mut self, handle: &ChitchatHandle) {
         self.state = MemberState::Leaving;
-        inspecting(&self.inspector).stir();
+        inspecting(&self.inspector).leave();
         let word = self.state.as_str();
         handle.with_chitchat(|chitchat| chitchat.self_node_state().set("state", word)).await;
         let members = self.publish.borrow().clone();

@@ -8,6 +8,9 @@
 //! nothing. chitchat has no slower rounds for that, but it awaits `send` in its only loop: so in a calm fleet the message
 //! that opens a round is held until a second has passed since the last one, or there is something to read or to tell. Of
 //! two nodes one opens, and the empty message that ends the exchange is left out.
+//!
+//! A message that opens an exchange names every node, and so does the answer. In a fleet of some fifty nodes or more all rounds
+//! would take more than a node may send, so fewer exchanges are opened there: see [`Purse`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,6 +42,34 @@ const OPENED: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis
 /// Most exchanges that are opened in a round of a calm fleet: as many as chitchat opens.
 const EXCHANGES: usize = 4;
 
+/// Bytes that gossip may send in a second, in the long run; and at once, when it has sent nothing for a while.
+const BYTES_PER_SECOND: i64 = 64 << 10;
+
+/// What gossip may send now. An answer leaves in any case, and so does what makes a node known to this one or tells that this node
+/// leaves. What that takes is missing for exchanges with peers that this node hears anyway, for a second at most.
+struct Purse {
+    left: i64,
+    at: Instant,
+}
+
+impl Purse {
+    fn new(now: Instant) -> Self {
+        Self { left: BYTES_PER_SECOND, at: now }
+    }
+
+    /// Whether an exchange may be opened.
+    fn has_some(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_micros().min(1_000_000) as i64;
+        let earned = BYTES_PER_SECOND * passed / 1_000_000;
+        (self.left, self.at) = ((self.left + earned).min(BYTES_PER_SECOND), now);
+        self.left > 0
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.left = (self.left - bytes as i64).max(-BYTES_PER_SECOND); // a frame, at most
+    }
+}
+
 /// Gives chitchat its socket, and another one after a restart.
 pub(crate) struct GossipTransport {
     carrier: Arc<dyn Carrier>,
@@ -57,6 +88,7 @@ struct GossipSocket {
     /// A message that came while a round was held.
     came: Option<GossipMessage>,
     calm: Calm,
+    purse: Purse,
 }
 
 /// The rounds of a calm fleet.
@@ -120,8 +152,8 @@ impl Transport for GossipTransport {
         let inbox = self.inbox.clone().lock_owned().await;
         let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
         let calm = Calm::new(listen, inspecting(&inspector).stirred());
-        let counters = self.counters.clone();
-        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm }))
+        let (counters, purse) = (self.counters.clone(), Purse::new(clock::timers()));
+        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm, purse }))
     }
 }
 
@@ -136,6 +168,7 @@ impl Socket for GossipSocket {
             return Ok(());
         }
         inspecting(&self.inspector).correct(&mut bytes);
+        self.purse.spend(bytes.len());
         self.carrier.send(to, bytes.into());
         Ok(())
     }
@@ -176,6 +209,9 @@ impl GossipSocket {
 
     /// Whether an exchange with `to` is opened. While the fleet is calm, it waits for the next round first.
     async fn may_open(&mut self, to: SocketAddr) -> bool {
+        if !self.purse.has_some(clock::timers()) && inspecting(&self.inspector).need_not_hear(to) {
+            return false;
+        }
         if !self.is_calm(to) {
             return true;
         }
@@ -229,15 +265,20 @@ mod tests {
     use crate::fleet::membership::{Membership, MembershipOptions};
     use crate::fleet::peer::PeerId;
 
-    /// Nodes by address, and how many messages they have sent.
+    /// Nodes by address, and how many messages and bytes they have sent.
     #[derive(Clone, Default)]
-    struct Network(Arc<SyncMutex<HashMap<SocketAddr, mpsc::Sender<GossipMessage>>>>, Arc<AtomicUsize>);
+    struct Network(
+        Arc<SyncMutex<HashMap<SocketAddr, mpsc::Sender<GossipMessage>>>>,
+        Arc<AtomicUsize>,
+        Arc<AtomicUsize>,
+    );
 
     struct Wire(Network, PeerId, SocketAddr, watch::Sender<u64>);
 
     impl Carrier for Wire {
         fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
             self.0.1.fetch_add(1, Ordering::Relaxed);
+            self.0.2.fetch_add(frame.len(), Ordering::Relaxed);
             let table = self.0.0.lock().unwrap();
             // Who is gone says nothing any more, either.
             let to = table.get(&to).filter(|_| table.contains_key(&self.2));
@@ -310,6 +351,30 @@ mod tests {
         let dead = nodes.remove(1);
         let noticed = until(&nodes, 3).await;
         assert!((Duration::from_secs(5)..=Duration::from_millis(6_500)).contains(&noticed), "{noticed:?}");
+        drop(dead);
+    }
+
+    /// Peers that say nothing but gossip are missed again and again here, so that this fleet is never calm: then rounds are the most.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_fleet_says_no_more_than_its_bytes_and_loses_nobody() {
+        const NODES: u16 = 60;
+        let network = Network::default();
+        let mut nodes: Vec<_> = (1..=NODES).map(|port| network.start(port)).collect();
+        until(&nodes, NODES.into()).await;
+        sleep(Duration::from_secs(2)).await;
+        let before = network.2.load(Ordering::Relaxed);
+        sleep(Duration::from_secs(5)).await;
+        let each = (network.2.load(Ordering::Relaxed) - before) / usize::from(NODES) / 5;
+        let most = BYTES_PER_SECOND as usize;
+        assert!((most / 2..=most + most / 20).contains(&each), "{each} bytes a second out of a node");
+        nodes.push(network.start(NODES + 1));
+        let came = until(&nodes, nodes.len()).await;
+        assert!(came < Duration::from_secs(4), "{came:?}");
+        network.0.lock().unwrap().remove(&at(2));
+        let dead = nodes.remove(1);
+        let noticed = until(&nodes, nodes.len()).await;
+        // It would be six seconds where a peer is heard each second: here others tell of its last heartbeat for a while.
+        assert!((Duration::from_secs(5)..=Duration::from_secs(12)).contains(&noticed), "{noticed:?}");
         drop(dead);
     }
 

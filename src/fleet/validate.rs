@@ -42,6 +42,8 @@ pub(crate) struct Inspector {
     passed: Option<Instant>,
     /// Wakes gossip that rests because the fleet is calm.
     stirred: Arc<Notify>,
+    /// This node leaves.
+    leaves: bool,
 }
 
 /// A filtered message.
@@ -58,7 +60,7 @@ impl Inspector {
     pub(crate) fn new(fleet: &str, own: &PeerId, address: SocketAddr, round: Duration) -> Self {
         let (heard, hints) = (Heard::new(own.clone(), round), Hints::new());
         let (fleet, own, stirred) = (fleet.to_owned(), own.clone(), Arc::default());
-        Self { fleet, own, address, heard, hints, rival: 0, round, passed: None, stirred }
+        Self { fleet, own, address, heard, hints, rival: 0, round, passed: None, stirred, leaves: false }
     }
 
     /// Lets time pass for the peers that were heard, up to `now`. If it is longer than some rounds, this process did not
@@ -73,6 +75,17 @@ impl Inspector {
     pub(crate) fn stir(&mut self) {
         self.heard.stir();
         self.stirred.notify_one();
+    }
+
+    /// This node leaves: it tells each peer so.
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+        self.stir();
+    }
+
+    /// Whether nothing is lost if no exchange is opened with the node at `address` now.
+    pub(crate) fn need_not_hear(&self, address: SocketAddr) -> bool {
+        self.heard.hears(address) && !self.leaves
     }
 
     /// Is notified when gossip must not rest any longer.
