@@ -50,6 +50,8 @@ struct State {
     view: Option<FleetView>,
     /// When the last report was sent.
     told: Instant,
+    /// From when on a report may have entries: before that, the last ones have taken all bytes that reports may take.
+    may_tell: Instant,
     bad: u64,
 }
 
@@ -111,11 +113,13 @@ impl FleetGossip {
         }
     }
 
-    /// One round: sends changes, and updates the view of the fleet. Returns whether something was to be reported.
+    /// One round: sends changes, and updates the view of the fleet. Returns whether something was reported.
     pub fn round(&self, node: &Node) -> bool {
         let now = node.clock.now();
         let peers = self.peers();
-        let told = peers > 0 && self.report(node, now, digest::most_entries(peers, micros(self.tick)), HEARTBEAT);
+        // In a large fleet the last entries may have taken the bytes of several rounds.
+        let most = if now < self.lock().may_tell { 0 } else { digest::most_entries(peers, micros(self.tick)) };
+        let told = peers > 0 && self.report(node, now, most, HEARTBEAT);
         if let Some(lending) = &self.lending {
             lending.handle_tick(now);
         }
@@ -174,11 +178,15 @@ impl FleetGossip {
     fn report(&self, node: &Node, now: Instant, most: usize, silence: Micros) -> bool {
         let mut usage = Vec::new();
         node.drain_usage(now, most, &mut usage);
+        let apart = digest::apart(self.peers(), usage.len());
         let mut state = self.lock();
         if usage.is_empty() && now.since(state.told) < silence {
             return false;
         }
         state.told = now;
+        if !usage.is_empty() {
+            state.may_tell = now + if apart > micros(self.tick) { apart } else { Micros::ZERO };
+        }
         drop(state);
         for frame in digest::encode(&usage) {
             self.fleet.broadcast(Bytes::from(frame));

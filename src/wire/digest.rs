@@ -35,7 +35,8 @@ const BYTES_PER_SECOND: u64 = 64 << 10;
 const ENTRY: u64 = 32;
 const FRAME: u64 = 64;
 
-/// Least entries of a round, however many peers there are.
+/// Least entries of a round, however many peers there are. Where even they take more than the bytes of a round, as in fleets of
+/// more than 68 nodes, rounds without entries follow: see [`apart`].
 const FEWEST: u64 = 4;
 
 /// The memory that a decoded frame may take: [`MOST`] entries, and some more.
@@ -179,12 +180,21 @@ fn part<T: Decode<()>>(bytes: &[u8]) -> Result<(T, &[u8]), BadDigest> {
     Ok((part, &bytes[used..]))
 }
 
-/// How many entries a node reports to each of `peers` peers in a round.
+/// How many entries a node reports to each of `peers` peers in a round, at most.
 #[must_use]
 pub fn most_entries(peers: u64, tick: Micros) -> usize {
     let bytes = BYTES_PER_SECOND * tick.0 / 1_000_000;
     let each = (bytes / peers.max(1)).saturating_sub(FRAME) / ENTRY;
     usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
+}
+
+/// How long after a report of so many entries to each of `peers` peers the next one with entries may leave, so that they take no
+/// more than the bytes of a second in any number of rounds. Not more than a round for what [`most_entries`] allows, unless that
+/// is the least.
+#[must_use]
+pub fn apart(peers: u64, entries: usize) -> Micros {
+    let bytes = peers.saturating_mul(entries as u64 * ENTRY + FRAME);
+    Micros(bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND)
 }
 
 #[cfg(test)]
@@ -289,5 +299,18 @@ mod tests {
         assert!([1, 4, 49].into_iter().all(|peers| bytes(peers) <= BYTES_PER_SECOND));
         assert_eq!(most_entries(49, tick), 6);
         assert!(most_entries(4, tick) >= 100);
+    }
+
+    #[test]
+    fn digests_of_any_fleet_stay_within_their_bytes_a_second() {
+        let tick = Micros::from_millis(200);
+        let apart_at = |peers: u64| apart(peers, most_entries(peers, tick));
+        assert!((1..=68).all(|peers| apart_at(peers) <= tick), "each round may tell");
+        assert!(apart_at(69) > tick);
+        for peers in [69, 200, 999, 10_000] {
+            let bytes = peers * (FEWEST * ENTRY + FRAME);
+            assert!(bytes * 1_000_000 / apart_at(peers).0 <= BYTES_PER_SECOND + 1, "{peers}");
+        }
+        assert_eq!((apart(999, 4), apart(999, 1)), (Micros(2_926_757), Micros(1_463_378)));
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Circle {
     pub(super) roster: FleetTracker,
     pub(super) others: BTreeMap<(u32, u64), Other>,
     pub(super) told: u64,
+    /// From when on it may tell of keys: before that, what it has told took all bytes that may be told.
+    pub(super) may_tell: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName, name_hash};
 use rationd::core::time::Micros;
 use rationd::core::usage::{Count, Usage};
-use rationd::wire::digest::most_entries;
+use rationd::wire::digest::{apart, most_entries};
 
 use crate::frames::Frames;
 use crate::observe::Seen;
@@ -98,9 +98,18 @@ impl World<'_> {
         let now = place.clock.local(self.now);
         let peers = place.circle.others.values().filter(|other| other.joined.is_some()).count() as u64;
         let leaves = place.phase == Phase::Leaving || peers == 0;
-        let most = if leaves { usize::MAX } else { most_entries(peers, plan.tick.micros()) };
+        let tick = plan.tick.micros();
+        let most = match (leaves, self.now < place.circle.may_tell) {
+            (true, _) => usize::MAX,
+            (false, true) => 0,
+            (false, false) => most_entries(peers, tick),
+        };
         let mut usage = Vec::new();
         place.limiter.drain_usage(now, most, &mut usage);
+        let apart = apart(peers, usage.len());
+        if !usage.is_empty() && apart > tick {
+            place.circle.may_tell = self.now + apart.0;
+        }
         let lie = self.grapevine.lie_of(node);
         if let Some(lie) = lie {
             usage = self.lies(lie);
