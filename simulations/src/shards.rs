@@ -185,8 +185,10 @@ impl Limiter for Shards {
         let count = self.shards.len();
         let first = self.round % count;
         self.round += 1;
-        for index in 0..count {
-            self.shards[(first + index) % count].drain_usage(now, most, into);
+        for drain in [Shard::drain_losses, Shard::drain_usage] {
+            for index in 0..count {
+                drain(&mut self.shards[(first + index) % count], now, most, into);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the keys of a shard share: effects for the driver, timers, ids, jitter and counts.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ask::{Answer, Ask};
@@ -14,6 +14,7 @@ use super::request::{Effect, Settings, Ticket};
 use super::rule::Rule;
 use super::stats::{PolicyStats, ShardStats};
 use super::store_clock::StoreClock;
+use super::talkers::Talkers;
 use super::time::{Instant, Micros, Timestamp};
 use super::usage::PeerIndex;
 
@@ -52,10 +53,8 @@ pub(super) struct Context {
     pub(super) fleet: Option<FleetView>,
     /// Who is asked before the store, or in its place.
     pub(super) owners: Owners,
-    /// Places of keys that have something to tell their peers.
-    pub(super) talkers: BTreeSet<u32>,
-    /// The last of them that has reported.
-    pub(super) talked: u32,
+    /// Keys that have something to tell their peers.
+    pub(super) talkers: Talkers,
     timers: Calendar,
     random: u64,
     next_id: u64,
@@ -81,8 +80,7 @@ impl Context {
             unconfirmed: None,
             fleet: None,
             owners: Owners::default(),
-            talkers: BTreeSet::new(),
-            talked: 0,
+            talkers: Talkers::default(),
             timers: Calendar::new(),
             random: seed,
             next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },

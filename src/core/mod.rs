@@ -41,6 +41,7 @@ pub mod share;
 pub mod stats;
 pub mod store_clock;
 pub mod table;
+mod talkers;
 pub mod time;
 pub mod usage;
 pub mod window;

@@ -24,6 +24,7 @@ use super::page::Place;
 pub use super::request::{AskOutcome, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
+use super::talkers::Rank;
 use super::time::{Instant, Timestamp};
 use super::usage::{PeerIndex, Usage};
 
@@ -152,7 +153,7 @@ impl Shard {
         if let Some(index) = self.table.find(call.digest.0) {
             let is_news = leased::handle_outcome(&mut self.table[index], &mut self.cx, now, call, outcome);
             if is_news {
-                self.cx.talkers.insert(index);
+                self.cx.talkers.insert(index, self.table[index].telling());
             }
             self.set_timer(now, index);
         }
@@ -296,22 +297,27 @@ impl Shard {
     }
 
     /// Appends reports for peers: windows that changed by a step since their last report, and windows that are over;
-    /// or everything that changed, when the node is leaving. Stops after about `most` entries.
+    /// or everything that changed, when the node is leaving; the most urgent first. Stops after about `most` entries.
     pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
-        let (Some(fleet), leaving) = (self.cx.fleet, self.cx.draining) else { return };
-        let Context { talkers, talked, .. } = &mut self.cx;
-        if on(Mutant::TellsFromTheFirst) {
-            *talked = u32::MAX - 1;
+        for rank in Rank::ALL {
+            self.drain_rank(now, rank, most, into);
         }
-        // Begins after the key that reported last.
-        let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
-        for index in turn {
+    }
+
+    /// The same of keys that the store has lost alone. Where a node has several shards, all of them come before what else there is.
+    pub fn drain_losses(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+        self.drain_rank(now, Rank::Lost, most, into);
+    }
+
+    fn drain_rank(&mut self, now: Instant, rank: Rank, most: usize, into: &mut Vec<Usage>) {
+        let (Some(fleet), leaving) = (self.cx.fleet, self.cx.draining) else { return };
+        for index in self.cx.talkers.turn(rank) {
             if into.len() >= most {
                 break;
             }
-            *talked = index;
+            self.cx.talkers.note_turn(rank, index);
             if !self.table[index].tell(now, fleet, leaving, into) {
-                talkers.remove(&index);
+                self.cx.talkers.remove(index);
             }
         }
     }
@@ -388,7 +394,7 @@ impl Shard {
 
     fn forget(&mut self, index: u32) {
         let key = self.table.remove(index);
-        self.cx.talkers.remove(&index);
+        self.cx.talkers.remove(index);
         leased::note_forgotten(&key, &mut self.cx);
     }
 }

@@ -420,12 +420,15 @@ impl Node {
         }
     }
 
-    /// Appends up to about `most` reports for peers. Each call begins with another shard, so that all are served.
+    /// Appends up to about `most` reports for peers: first of what the store has lost. Each call begins with another shard, so
+    /// that all are served.
     pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        for index in 0..SHARDS {
-            if let Engine::Leasing(leasing) = &mut self.cells[(first + index) % SHARDS].lock().engine {
-                leasing.shard.drain_usage(now, most, into);
+        for drain in [Shard::drain_losses, Shard::drain_usage] {
+            for index in 0..SHARDS {
+                if let Engine::Leasing(leasing) = &mut self.cells[(first + index) % SHARDS].lock().engine {
+                    drain(&mut leasing.shard, now, most, into);
+                }
             }
         }
     }

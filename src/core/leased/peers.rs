@@ -12,6 +12,7 @@ use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::{FleetView, PastUsage, beside_shares};
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
+use crate::core::talkers::Rank;
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::{Count, PeerIndex, ReportTerms, Usage, Window};
 
@@ -120,6 +121,11 @@ impl LeasedKey {
     fn is_worth_telling(&self) -> bool {
         let windows = self.view.limits().filter(|(limit, _)| has_windows(limit));
         self.peers.is_kept() && windows.into_iter().any(|(limit, counter)| counter.used * TOLD_PART >= limit.count)
+    }
+
+    /// How urgent it is that peers hear of this key.
+    pub(in crate::core) fn telling(&self) -> Rank {
+        if self.peers.is_bound() { Rank::Lost } else { Rank::Used }
     }
 
     /// Appends what has changed since the last report, or everything when the node leaves. False when nothing is left
