@@ -314,6 +314,32 @@ fn whoever_finds_the_stores_count_lost_tells_so_and_leases_when_all_have_told_th
     assert_eq!(bench.last.map(|last| last.verdict), Some(Verdict::Allow));
 }
 
+/// A round of gossip may have room for one of many keys. Peers whose tokens the store lends again must not wait for all others.
+#[test]
+fn what_the_store_has_lost_is_told_before_keys_that_have_waited_longer() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    for key in 1..9 {
+        assert_eq!(bench.check_key(key, 4), None);
+        let call = bench.acquire();
+        bench.grant(&call, 4);
+    }
+    bench.hold(20);
+    spend(&mut bench, 20);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (6, 24);
+    bench.grant(&call, 0);
+    let mut usage = Vec::new();
+    bench.shard.drain_losses(bench.now, 4, &mut usage);
+    let of_key_0 =
+        |usage: &[Usage]| usage.iter().map(|usage| usage.digest == Digest::of("test", &[0])).collect::<Vec<_>>();
+    assert_eq!((of_key_0(&usage), usage[0].epoch), (vec![true], 6));
+    assert!(bench.refund(1));
+    usage.clear();
+    bench.shard.drain_usage(bench.now, 4, &mut usage);
+    assert_eq!(of_key_0(&usage), [true, false, false, false], "and the others have the room that is left");
+}
+
 #[test]
 fn whoever_hears_of_a_loss_tells_the_store_what_it_was_lent_once_a_second() {
     let mut bench = bench_of(3, "100/10s fixed");
