@@ -26,25 +26,34 @@ struct Load {
     keys: u64,
     /// As Zipf's law has it, and after a first load of the same kind, which is not counted.
     zipf: bool,
+    /// Seconds of that first load, of a daemon: what it has leased by then makes it quicker. The others remember nothing.
+    lead: f64,
     limit: &'static str,
 }
 
 /// So many that none comes twice.
 const NEW: u64 = 10_000_000_000;
 
-const LOADS: [Load; 5] = [
-    Load { name: "one hot key", pipeline: 1, keys: 1, zipf: false, limit: super::WIDE },
-    Load { name: "every key new", pipeline: 1, keys: NEW, zipf: false, limit: "1000 1000 60" },
-    Load { name: "every key new, 16 pipelined", pipeline: 16, keys: NEW, zipf: false, limit: "1000 1000 60" },
-    Load { name: "Zipf(1.0), 100,000 keys", pipeline: 1, keys: 100_000, zipf: true, limit: "1000 1000 60" },
+const LOADS: [Load; 7] = [
+    Load { name: "one hot key", pipeline: 1, keys: 1, zipf: false, lead: 2.0, limit: super::WIDE },
+    Load { name: "every key new", pipeline: 1, keys: NEW, zipf: false, lead: 0.0, limit: "1000 1000 60" },
     Load {
-        name: "Zipf(1.0), 100,000 keys, 16 pipelined",
+        name: "every key new, 16 pipelined",
         pipeline: 16,
-        keys: 100_000,
-        zipf: true,
+        keys: NEW,
+        zipf: false,
+        lead: 0.0,
         limit: "1000 1000 60",
     },
+    zipf("Zipf(1.0), 100,000 keys", 1, 2.0),
+    zipf("Zipf(1.0), 100,000 keys, 16 pipelined", 16, 2.0),
+    zipf("Zipf(1.0), 100,000 keys, 15 s later", 1, 17.0),
+    zipf("Zipf(1.0), 100,000 keys, 16 pipelined, 15 s later", 16, 17.0),
 ];
+
+const fn zipf(name: &'static str, pipeline: u32, lead: f64) -> Load {
+    Load { name, pipeline, keys: 100_000, zipf: true, lead, limit: "1000 1000 60" }
+}
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +144,10 @@ impl System {
         };
         let process = daemon.as_ref().map(|(daemon, _)| daemon.id());
         if load.zipf || load.keys == 1 {
+            let counted = bench.seconds;
+            bench.seconds = if daemon.is_some() { load.lead } else { counted };
             bench.run(&door, redis.id())?;
-            bench.seed += 1;
+            (bench.seconds, bench.seed) = (counted, bench.seed + 1);
         }
         let before = Counts::read(&mut control, daemon.as_ref().map(|(_, door)| door))?;
         let redis_before = cpu_seconds(redis.id());
