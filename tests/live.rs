@@ -126,10 +126,54 @@ fn top_adds_what_several_daemons_do() {
     assert_eq!(figures["policies"][0]["share"], 2_000_000, "{figures}");
     let text = String::from_utf8(rationd(&one, &["top", "--once", "--and", and]).stdout).expect("text");
     assert!(text.starts_with("2 daemons of rationd "), "{text}");
+    let rows: Vec<_> = figures["by_daemon"].as_array().expect("a list").iter().map(|row| &row["socket"]).collect();
+    assert_eq!(rows, [one.socket().to_str().expect("a plain path"), and], "{figures}");
     drop(other);
-    let missed = rationd(&one, &["top", "--once", "--and", and]);
-    assert_eq!(missed.status.code(), Some(69), "{missed:?}");
-    assert!(String::from_utf8_lossy(&missed.stderr).contains(and), "{missed:?}");
+    // What the others do is told, and that one is missing.
+    for words in [&["top", "--once", "--and", and][..], &["-o", "json", "top", "--once", "--and", and]] {
+        let missed = rationd(&one, words);
+        assert_eq!(missed.status.code(), Some(69), "{missed:?}");
+        assert!(String::from_utf8_lossy(&missed.stderr).contains(and), "{missed:?}");
+        let told = String::from_utf8_lossy(&missed.stdout);
+        assert!(told.contains("1 OF 2 daemons of ") || told.contains("\"daemons\":1,"), "{missed:?}");
+    }
+}
+
+/// Like `rationd top fleet/*.sock`. Where `--socket` is among them, too, it counts once.
+#[test]
+fn top_looks_at_the_daemons_that_are_named() {
+    let (one, other) = (Daemon::start(POLICIES), Daemon::start(POLICIES));
+    check(&one, "api", "both", 30);
+    check(&other, "api", "both", 20);
+    let sockets = [one.socket(), other.socket()];
+    let [a, b] = sockets.each_ref().map(|socket| socket.to_str().expect("a plain path"));
+    for (variable, words, daemons, times) in [
+        (None, &["-o", "json", "top", "--once", a, b][..], 2.into(), 50),
+        (Some(a), &["-o", "json", "top", "--once", b], Value::Null, 20),
+        (None, &["-s", a, "-o", "json", "top", "--once", a, b], 2.into(), 50),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+        without_settings(&mut command);
+        command.envs(variable.map(|path| ("RATIOND_SOCKET", path)));
+        let figures = json(&command.args(words).output().expect("cargo built it"));
+        assert_eq!((&figures["daemons"], &figures["hot"]["used"][0]["times"]), (&daemons, &times.into()), "{figures}");
+    }
+}
+
+/// It went on for ever, and so did a shell, which waits for each part of a pipe.
+#[test]
+fn top_ends_when_nobody_reads_what_it_tells() {
+    let daemon = Daemon::start(POLICIES);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+    without_settings(&mut command);
+    let command = command.arg("--socket").arg(daemon.socket()).args(["-o", "json", "top"]);
+    let mut top = command.stdout(std::process::Stdio::piped()).spawn().expect("cargo built it");
+    let mut first = [0; 1];
+    let mut stdout = top.stdout.take().expect("it was asked for");
+    stdout.read_exact(&mut first).expect("a line");
+    drop(stdout);
+    let ended = wait_for("top has ended", 10, || top.try_wait().expect("it is a child"));
+    assert!(ended.success(), "{ended:?}");
 }
 
 /// An ssh server for this user on a port of its own, and a client's connection to it that brings a socket here.

@@ -151,7 +151,10 @@ pub(crate) struct ReloadArgs {
 /// Arguments of `top`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The socket of one more daemon, whose figures are added; as often as there are more [env: RATIOND_TOP_AND]
+    /// The sockets of the daemons whose figures are added, like fleet/*.sock [default: that of --socket]
+    #[arg(value_name = "SOCKET")]
+    pub(crate) sockets: Vec<PathBuf>,
+    /// One more SOCKET, beside that of --socket; as often as there are more [env: RATIOND_TOP_AND]
     #[arg(long, value_name = "SOCKET", env = "RATIOND_TOP_AND", hide_env = true, value_delimiter = ',')]
     pub(crate) and: Vec<PathBuf>,
     /// Print the figures of one interval, and end [env: RATIOND_TOP_ONCE=true]

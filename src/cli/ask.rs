@@ -9,21 +9,25 @@ use std::time::Duration;
 use super::exit::{Code, ExitError};
 use crate::wire::value::Value;
 
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer where nobody else waits meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends one command and waits for its answer.
 ///
 /// # Errors
 /// The daemon does not answer (exit code 69). An error reply counts as an answer.
 pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
-    exchange(socket, words).map_err(|error| {
+    ask_within(socket, words, PATIENCE)
+}
+
+fn ask_within(socket: &Path, words: &[&[u8]], patience: Duration) -> Result<Value, ExitError> {
+    exchange(socket, words, patience).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             return ExitError::new(Code::DaemonUnreachable, closed_to_us(socket, &error));
         }
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {PATIENCE:?}"),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {patience:?}"),
             _ => error.to_string(),
         };
         let path = socket.display();
@@ -37,7 +41,19 @@ pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
 /// # Errors
 /// The daemon does not answer, or answers with an error.
 pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Value, ExitError> {
-    let answer = ask(socket, words)?;
+    ask_json_within(socket, words, PATIENCE)
+}
+
+/// The same, and whoever asks waits no longer than `patience` for each part of the answer.
+///
+/// # Errors
+/// As of `ask_json`.
+pub(crate) fn ask_json_within(
+    socket: &Path,
+    words: &[&[u8]],
+    patience: Duration,
+) -> Result<serde_json::Value, ExitError> {
+    let answer = ask_within(socket, words, patience)?;
     match &answer {
         Value::Error(problem) => Err(ExitError::new(Code::Usage, without_code(problem))),
         other => other.as_bytes().and_then(|text| serde_json::from_slice(text).ok()).ok_or_else(|| {
@@ -61,10 +77,10 @@ fn closed_to_us(socket: &Path, error: &io::Error) -> String {
     format!("{} may not be opened: {error}: {whose}; {next}", socket.display())
 }
 
-fn exchange(socket: &Path, words: &[&[u8]]) -> io::Result<Value> {
+fn exchange(socket: &Path, words: &[&[u8]], patience: Duration) -> io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let mut request = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         request.extend(format!("${}\r\n", word.len()).bytes());

@@ -57,10 +57,15 @@ impl Paint {
 
 /// Writes data and a line end to stdout. It is no error when the reader has gone.
 pub(crate) fn data(text: &str) -> io::Result<()> {
+    is_read(text).map(drop)
+}
+
+/// The same for who goes on writing: false when the reader has gone, so that nothing more is of use.
+pub(crate) fn is_read(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true),
     }
 }
 

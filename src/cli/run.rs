@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, ConfigCommand, ServeArgs};
+use super::args::{Cli, Command, ConfigCommand, ServeArgs, TopArgs};
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::{self, Paint};
@@ -48,7 +48,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reset(args) => key::reset(&args, globals, &socket(globals)?),
         Command::Reload(args) => reload::run(&args, globals, &socket(globals)?),
         Command::Peers => peers::run(globals, &socket(globals)?),
-        Command::Top(args) => top::run(&args, globals, &socket(globals)?),
+        Command::Top(args) => top::run(&args, globals, &sockets(&args, globals)?),
         Command::Denials(args) => denials::run(&args, globals, &socket(globals)?),
         Command::Plan(args) => plan::run(&args, globals, &sources(None)),
         Command::Size(args) => size::run(&args, globals),
@@ -68,8 +68,7 @@ fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
         flags.extend(text.map(|text| Override { origin: origin.to_owned(), key, text }));
     };
     let socket = globals.socket.as_ref().map(|path| path.to_string_lossy().into_owned());
-    let from_variable = std::env::var_os("RATIOND_SOCKET").is_some_and(|path| Some(path.into()) == globals.socket);
-    flag(if from_variable { "RATIOND_SOCKET" } else { "--socket" }, "listen.socket", socket);
+    flag(if is_from_variable(globals) { "RATIOND_SOCKET" } else { "--socket" }, "listen.socket", socket);
     if let Some(serve) = serve {
         flag("--store", "store.url", serve.store.clone());
         flag("--admin", "listen.admin", serve.admin.clone());
@@ -83,6 +82,19 @@ fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
         flags,
         suffix: clock::random() as u32,
     }
+}
+
+/// Whether the socket was named by a variable, and not by a flag.
+fn is_from_variable(globals: &Globals) -> bool {
+    std::env::var_os("RATIOND_SOCKET").is_some_and(|path| Some(path.into()) == globals.socket)
+}
+
+/// The daemons that `top` looks at: those that are named, and that of a flag beside them. Where none is named it is that which every
+/// other command asks.
+fn sockets(args: &TopArgs, globals: &Globals) -> Result<Vec<PathBuf>, ExitError> {
+    let flag = globals.socket.clone().filter(|_| !is_from_variable(globals));
+    let first = if args.sockets.is_empty() { Some(socket(globals)?) } else { flag };
+    Ok(first.into_iter().chain(args.sockets.clone()).chain(args.and.clone()).collect())
 }
 
 /// The names of variables that are read as flags, and of the log's variable.

@@ -12,7 +12,7 @@ mod sum;
 mod tables;
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 
-pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
+/// `sockets` are those of the daemons that are looked at.
+pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let is_json = globals.output == Output::Json;
     if !args.once && !is_json && !std::io::stdout().is_terminal() {
         let message =
@@ -33,9 +34,9 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
     }
     let every = Duration::from_secs(u64::from(args.interval));
     let view = View { sort: args.sort, filter: args.filter.clone().unwrap_or_default() };
-    let mut daemons = Daemons::ask(args, socket)?;
+    let mut daemons = Daemons::ask(sockets, args.count)?;
     if !args.once && !is_json {
-        screen::show(&mut daemons, every, view)?;
+        screen::show(daemons, every, view)?;
         return Ok(Code::Ok.into());
     }
     // A park alone may end at once: the threads that asked have woken this one when they ended, and it had not waited for them.
@@ -44,12 +45,13 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, socket: &Path) -> anyhow::R
         // The rates are those of this while.
         let _ = timer.recv_timeout(every);
         let (figures, problem) = daemons.figures()?;
-        if let Some(problem) = problem {
-            return Err(problem.into());
-        }
-        output::data(&if is_json { view.json(&figures).to_string() } else { view.text(&figures) })?;
-        if args.once {
-            return Ok(Code::Ok.into());
+        let is_read = output::is_read(&if is_json { view.json(&figures).to_string() } else { view.text(&figures) })?;
+        match problem {
+            // Whoever takes one answer for that of all daemons must see that it is not.
+            Some(problem) if args.once => return Err(problem.into()),
+            _ if args.once || !is_read => return Ok(Code::Ok.into()),
+            // The next may have all of them, and says itself whom it lacks.
+            _ => {}
         }
     }
 }

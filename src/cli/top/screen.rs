@@ -1,7 +1,7 @@
 //! The live view: tables that are drawn anew each second, and keys to sort, filter and pause them.
 
 use std::io;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use ratatui::backend::TermionBackend;
@@ -16,54 +16,65 @@ use ratatui::widgets::{Block, Paragraph, Row, Table, Wrap};
 use ratatui::{Frame, Terminal};
 use serde_json::Value;
 
+use super::super::exit::ExitError;
 use super::daemons::Daemons;
 use super::tables::{self, Rows, View};
-use crate::clock::Clock;
-use crate::core::time::{Instant, Micros};
 
 const KEYS: &str = "s sort   / filter   p pause   q quit";
+
+/// What the view waits for.
+enum Event {
+    Key(Key),
+    /// The terminal is gone.
+    End,
+    /// What the daemons have done, and why one of them, or all, do not answer.
+    Figures(Result<(Value, Option<ExitError>), ExitError>),
+}
 
 /// Draws until somebody has seen enough.
 ///
 /// # Errors
 /// The terminal.
-pub(super) fn show(daemons: &mut Daemons, every: Duration, view: View) -> anyhow::Result<()> {
+pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Result<()> {
     let mut screen = Screen { view, figures: Value::Null, problem: None, paused: false, typing: false };
     // What it was before comes back when this is dropped, by an error or a panic, too.
     let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
-    let (keys, clock) = (keys(), Clock::start());
-    let every = Micros(u64::try_from(every.as_micros()).unwrap_or(u64::MAX));
-    // Rates of a short while at first, so that the picture is not empty for longer.
-    let mut due: Instant = clock.now() + Micros(every.0.min(300_000));
+    let (happens, events) = mpsc::channel();
+    tell_keys(happens.clone());
+    tell_figures(daemons, every, happens);
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
-        match keys.recv_timeout(Duration::from_micros(due.since(clock.now()).0)) {
-            Ok(key) => {
-                if !screen.press(key) {
-                    return Ok(());
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                due = clock.now() + every;
-                match daemons.figures() {
-                    Ok((figures, problem)) => {
-                        screen.problem = problem.map(|problem| problem.message);
-                        screen.figures = if screen.paused { screen.figures } else { figures };
-                    }
-                    Err(problem) => screen.problem = Some(problem.message),
-                }
-            }
+        match events.recv() {
+            Ok(Event::Key(key)) if screen.press(key) => {}
+            Ok(Event::Figures(told)) => screen.take(told),
+            Ok(Event::Key(_) | Event::End) | Err(_) => return Ok(()),
         }
     }
 }
 
 /// Keys as they are pressed. The thread that reads them ends with the process: a read cannot be called off.
-fn keys() -> Receiver<Key> {
-    let (pressed, keys) = mpsc::channel();
-    std::thread::spawn(move || io::stdin().keys().map_while(Result::ok).try_for_each(|key| pressed.send(key)));
-    keys
+fn tell_keys(happens: Sender<Event>) {
+    std::thread::spawn(move || {
+        let _ = io::stdin().keys().map_while(Result::ok).try_for_each(|key| happens.send(Event::Key(key)));
+        let _ = happens.send(Event::End);
+    });
+}
+
+/// Figures as they come. They have a thread of their own, because keys are to be answered while a daemon is not.
+fn tell_figures(mut daemons: Daemons, every: Duration, happens: Sender<Event>) {
+    std::thread::spawn(move || {
+        let (_never, timer) = mpsc::channel::<()>();
+        // Rates of a short while at first, so that the picture is not empty for longer.
+        let mut pause = every.min(Duration::from_millis(300));
+        loop {
+            let _ = timer.recv_timeout(pause);
+            pause = every;
+            if happens.send(Event::Figures(daemons.figures())).is_err() {
+                return;
+            }
+        }
+    });
 }
 
 struct Screen {
@@ -98,6 +109,18 @@ impl Screen {
         true
     }
 
+    fn take(&mut self, told: Result<(Value, Option<ExitError>), ExitError>) {
+        match told {
+            Ok((figures, problem)) => {
+                self.problem = problem.map(|problem| problem.message);
+                if !self.paused {
+                    self.figures = figures;
+                }
+            }
+            Err(problem) => self.problem = Some(problem.message),
+        }
+    }
+
     fn head(&self) -> Vec<Line<'_>> {
         match (&self.problem, self.figures.is_null()) {
             (Some(problem), _) => {
@@ -112,19 +135,31 @@ impl Screen {
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let (servers, peers) = (tables::servers(&self.figures), tables::peers(&self.figures));
+        let daemons = tables::daemons(&self.figures);
         let policies = self.view.policies(&self.figures);
         let height = |rows: &Rows, most: u16| if rows.len() > 1 { (rows.len() as u16 + 2).min(most) } else { 0 };
         let head = self.head();
         let of_head = head.iter().map(|line| wrapped(&line.to_string(), frame.area().width)).sum();
+        let for_policies = height(&policies, 14).max(4);
+        // What keys and the foot leave of a small terminal: a table that has no room for a row makes room for those before it.
+        let mut left = frame.area().height.saturating_sub(of_head + for_policies + LEAST_KEYS + 1);
+        let mut fitting = |rows: &Rows, most: u16| {
+            let wanted = height(rows, most).min(left);
+            let taken = if wanted < LEAST_TABLE { 0 } else { wanted };
+            left -= taken;
+            taken
+        };
+        let below = [fitting(&daemons, 12), fitting(&servers, 9), fitting(&peers, 9)].map(Constraint::Length);
         let areas = Layout::vertical([
             Constraint::Length(of_head),
-            Constraint::Length(height(&policies, 14).max(4)),
-            Constraint::Min(6),
-            Constraint::Length(height(&servers, 9)),
-            Constraint::Length(height(&peers, 9)),
+            Constraint::Length(for_policies),
+            Constraint::Min(LEAST_KEYS),
+            below[0],
+            below[1],
+            below[2],
             Constraint::Length(1),
         ]);
-        let [above, of_policies, of_keys, of_servers, of_peers, foot] = areas.areas(frame.area());
+        let [above, of_policies, of_keys, of_daemons, of_servers, of_peers, foot] = areas.areas(frame.area());
         frame.render_widget(Paragraph::new(head).wrap(Wrap { trim: true }), above);
         let title = format!("policies, by {}", self.view.sort.word());
         draw_table(frame, of_policies, &title, &policies, &[24, 10, 9, 9, 9, 9, 9]);
@@ -133,6 +168,7 @@ impl Screen {
         for (area, kind, title) in [(used, "used", "keys by checks"), (denied, "denied", "keys by denials")] {
             draw_table(frame, area, title, &self.view.keys(&self.figures, kind), &[10, 16, 64]);
         }
+        draw_table(frame, of_daemons, "daemons", &daemons, &[32, 5, 9, 9, 9, 9, 6, 60]);
         draw_table(frame, of_servers, "store", &servers, &[24, 6, 10, 20, 9, 60]);
         draw_table(frame, of_peers, "fleet", &peers, &[24, 10, 24, 14, 10]);
         let filter = match (self.typing, self.view.filter.as_str()) {
@@ -157,6 +193,11 @@ fn wrapped(text: &str, width: u16) -> u16 {
     }
     rows
 }
+
+/// Lines of the keys, which take all that the others leave.
+const LEAST_KEYS: u16 = 6;
+/// Lines of a table with a single row: its borders, its head, and the row.
+const LEAST_TABLE: u16 = 4;
 
 /// What a name keeps on a terminal that is too narrow for all columns.
 const LEAST_NAME: u16 = 8;
@@ -188,6 +229,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, title: &str, rows: &Rows, width
 mod tests {
     use ratatui::backend::TestBackend;
 
+    use super::super::super::exit::Code;
     use super::super::figures::{between, tests::answer};
     use super::super::sort::Sort;
     use super::*;
@@ -252,6 +294,46 @@ mod tests {
         screen.figures["daemons"] = 2.into();
         let drawn = lines(&screen);
         assert!(drawn.contains("b.sock") && drawn.contains("2 daemons of rationd 0.1.0"), "{drawn}");
+    }
+
+    /// Of several daemons each has a row, and one that is lost is seen at once.
+    #[test]
+    fn each_of_several_daemons_has_a_row() {
+        let mut screen = screen();
+        let told = serde_json::json!({"socket": "fleet/a.sock", "checks_per_s": 50, "denied_per_s": 2.5, "p99_us": 50, "keys": 7, "store_up": true, "problem": null});
+        let lost = serde_json::json!({"socket": "fleet/b.sock", "problem": "no daemon answers on fleet/b.sock"});
+        (screen.figures["daemons"], screen.figures["by_daemon"]) = (1.into(), vec![told, lost].into());
+        screen.take(Ok((screen.figures.clone(), Some(ExitError::new(Code::DaemonUnreachable, "lost")))));
+        let drawn = lines(&screen);
+        for part in ["lost", "1 OF 2 daemons", "daemons", "fleet/a.sock", "2.5", "fleet/b.sock", "AWAY"] {
+            assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+        }
+    }
+
+    /// Where there is room for one table, it is whole, and the others are not there: three tables without a row say nothing.
+    #[test]
+    fn a_small_terminal_shows_of_a_fleet_who_is_there() {
+        let mut screen = screen();
+        let told = |socket: String| serde_json::json!({"socket": socket, "checks_per_s": 50, "store_up": true, "problem": null});
+        screen.figures["by_daemon"] = ('a'..='c').map(|name| told(format!("{name}.sock"))).collect();
+        screen.figures["daemons"] = 3.into();
+        let drawn = lines_of(&screen, 80, 24);
+        for part in ["a.sock", "b.sock", "c.sock", "acct", KEYS] {
+            assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+        }
+        assert!(!drawn.contains("BREAKER"), "{drawn}");
+        assert!(lines_of(&screen, 80, 40).contains("10.0.0.9:6379"));
+    }
+
+    #[test]
+    fn what_is_paused_stays_and_who_is_lost_is_told() {
+        let mut screen = screen();
+        assert!(screen.press(Key::Char('p')));
+        let before = screen.figures.clone();
+        screen.take(Ok((Value::Null, None)));
+        assert_eq!((&screen.figures, &screen.problem), (&before, &None));
+        screen.take(Err(ExitError::new(Code::DaemonUnreachable, "gone")));
+        assert_eq!((&screen.figures, screen.problem.as_deref()), (&before, Some("gone")));
     }
 
     #[test]

@@ -3,16 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use super::figures::{calls_per_1000, percentiles};
+use crate::core::policy::ON_TRIAL;
 
 /// What several daemons do together: counts and rates are added, keys and policies by their names, and percentiles are those of
-/// all answers. `most`: the most keys of each list. Of one daemon these are its own figures.
-pub(super) fn sum(each: Vec<Value>, most: usize) -> Value {
-    if each.len() == 1 {
-        return each.into_iter().next().unwrap_or_default();
-    }
+/// all answers. `rows`: what is told of each daemon; those that did not answer are among them. `most`: the most keys of each list.
+pub(super) fn sum(each: &[Value], rows: Vec<Value>, most: usize) -> Value {
     let took = added_histogram(each.iter().map(|figures| &figures["took"]));
     let [p50, p99] = percentiles(&took);
     let policies = by(each.iter().flat_map(|figures| listed(&figures["policies"])), |policy| name(&policy["name"]));
@@ -20,21 +20,38 @@ pub(super) fn sum(each: Vec<Value>, most: usize) -> Value {
     let mut together = added(&each.iter().collect::<Vec<_>>());
     let more = json!({
         "daemons": each.len(),
-        "version": versions(&each),
+        "by_daemon": rows,
+        "version": versions(each),
         "uptime_ms": each.iter().filter_map(|figures| figures["uptime_ms"].as_u64()).min(),
         "span_ms": each.iter().filter_map(|figures| figures["span_ms"].as_u64()).max(),
         "p50_us": p50,
         "p99_us": p99,
         "took": took,
         "policies": policies,
-        "hot": hot(&each, most),
-        "store": store(&each),
-        "fleet": fleet(&each),
+        "hot": hot(each, most),
+        "store": store(each),
+        "fleet": fleet(each),
     });
     if let (Some(together), Value::Object(more)) = (together.as_object_mut(), more) {
         together.extend(more);
     }
     together
+}
+
+/// What is told of one daemon beside the sum of all.
+pub(super) fn row(socket: &Path, figures: &Value) -> Value {
+    let policies = listed(&figures["policies"]).filter(|policy| !name(&policy["name"]).ends_with(ON_TRIAL));
+    let denied = policies.filter_map(|policy| policy["denied_per_s"].as_f64()).sum();
+    let servers = &figures["store"]["servers"];
+    json!({
+        "socket": socket.display().to_string(),
+        "checks_per_s": figures["checks_per_s"],
+        "denied_per_s": rate(denied),
+        "p99_us": figures["p99_us"],
+        "keys": figures["keys"],
+        "store_up": servers.is_array().then(|| listed(servers).all(|server| server["up"] == true)),
+        "problem": null,
+    })
 }
 
 fn listed(value: &Value) -> impl Iterator<Item = &Value> {
@@ -170,7 +187,7 @@ mod tests {
 
     #[test]
     fn rates_keys_and_calls_are_added() {
-        let together = sum(vec![figures(900, 100, 10), figures(90, 10, 1)], 20);
+        let together = sum(&[figures(900, 100, 10), figures(90, 10, 1)], Vec::new(), 20);
         assert_eq!((&together["daemons"], &together["checks_per_s"]), (&json!(2), &json!(1_100)));
         assert_eq!(together["policies"][0]["allowed_per_s"], 990);
         assert_eq!(together["policies"][0]["held"], 14);
@@ -182,9 +199,9 @@ mod tests {
 
     #[test]
     fn small_rates_keep_their_decimal() {
-        let together = sum(vec![figures(4, 0, 0), figures(3, 0, 0)], 20);
+        let together = sum(&[figures(4, 0, 0), figures(3, 0, 0)], Vec::new(), 20);
         assert_eq!(together["checks_per_s"], 7.0);
-        assert_eq!(sum(vec![figures(9, 0, 0), figures(8, 0, 0)], 20)["checks_per_s"], 17);
+        assert_eq!(sum(&[figures(9, 0, 0), figures(8, 0, 0)], Vec::new(), 20)["checks_per_s"], 17);
     }
 
     #[test]
@@ -192,7 +209,7 @@ mod tests {
         // Of one daemon all answers took up to 25 us, of the other all took up to 50.
         let (quick, slow) = (figures(900, 0, 0), figures(0, 100, 0));
         assert_eq!((&quick["p99_us"], &slow["p50_us"]), (&json!(25), &json!(50)));
-        let together = sum(vec![quick, slow], 20);
+        let together = sum(&[quick, slow], Vec::new(), 20);
         assert_eq!((&together["p50_us"], &together["p99_us"]), (&json!(25), &json!(50)));
     }
 
@@ -200,7 +217,7 @@ mod tests {
     fn keys_that_are_hot_on_many_nodes_come_first() {
         let mut other = figures(1, 0, 0);
         other["hot"]["used"] = json!([{"policy": "slow", "key": "other", "digest": "bb", "times": 700, "per_s": 70}]);
-        let together = sum(vec![figures(1, 0, 0), other], 1);
+        let together = sum(&[figures(1, 0, 0), other], Vec::new(), 1);
         let used = together["hot"]["used"].as_array().expect("a list");
         assert_eq!((used.len(), &used[0]["key"], &used[0]["times"]), (1, &json!("other"), &json!(720)));
     }
@@ -252,7 +269,7 @@ mod tests {
         cut["store"]["servers"][0]["up"] = json!(false);
         cut["store"]["servers"][0]["breaker"] = json!("open");
         cut["store"]["servers"][0]["problem"] = json!("refused");
-        let server = sum(vec![figures(1, 0, 0), cut], 20)["store"]["servers"][0].clone();
+        let server = sum(&[figures(1, 0, 0), cut], Vec::new(), 20)["store"]["servers"][0].clone();
         assert_eq!(
             (&server["up"], &server["breaker"], &server["problem"]),
             (&json!(false), &json!("open"), &json!("refused"))
@@ -266,14 +283,29 @@ mod tests {
         let (mut a, mut b) = (figures(1, 0, 0), figures(1, 0, 0));
         a["fleet"] = json!({"peers": [peer("a", true, 7), peer("b", false, 1), peer("c", false, 3)]});
         b["fleet"] = json!({"peers": [peer("a", false, 2), peer("b", true, 9), peer("c", false, 4)]});
-        let fleet = sum(vec![a, b], 20)["fleet"].clone();
+        let fleet = sum(&[a, b], Vec::new(), 20)["fleet"].clone();
         let owns: Vec<_> = listed(&fleet["peers"]).map(|peer| (name(&peer["name"]), peer["owns"].clone())).collect();
         assert_eq!(owns, [("a".into(), json!(7)), ("b".into(), json!(9)), ("c".into(), json!(3))]);
     }
 
     #[test]
-    fn one_daemon_is_told_as_it_is() {
-        let one = figures(5, 0, 0);
-        assert_eq!(sum(vec![one.clone()], 20), one);
+    fn each_daemon_is_told_beside_the_sum() {
+        let mut tried = figures(900, 100, 10);
+        tried["policies"][1] = json!({"name": "api (candidate)", "denied_per_s": 500});
+        tried["store"]["servers"][0]["up"] = json!(false);
+        let told = row(Path::new("a.sock"), &tried);
+        assert_eq!((&told["socket"], &told["checks_per_s"]), (&json!("a.sock"), &json!(1_000)));
+        assert_eq!(told["denied_per_s"], 100, "limits on trial deny nobody");
+        assert_eq!((&told["store_up"], &told["p99_us"], &told["problem"]), (&json!(false), &json!(50), &Value::Null));
+        tried["store"] = Value::Null;
+        assert_eq!(row(Path::new("a.sock"), &tried)["store_up"], Value::Null, "it counts in its own memory");
+    }
+
+    /// Of several daemons each tells ten times as many keys as are shown.
+    #[test]
+    fn the_only_one_that_answers_tells_no_more_keys_than_are_shown() {
+        let together = sum(&[figures(1, 0, 0)], Vec::new(), 1);
+        assert_eq!(together["daemons"], 1);
+        assert_eq!(together["hot"]["used"].as_array().map(Vec::len), Some(1));
     }
 }

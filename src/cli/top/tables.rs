@@ -75,7 +75,8 @@ impl View {
     /// All of it, for `--once`.
     pub(super) fn text(&self, figures: &Value) -> String {
         let mut parts = vec![head(figures).join("\n"), output::table(&self.policies(figures))];
-        let lists = [self.keys(figures, "used"), self.keys(figures, "denied"), servers(figures), peers(figures)];
+        let hot = [self.keys(figures, "used"), self.keys(figures, "denied")];
+        let lists = hot.into_iter().chain([daemons(figures), servers(figures), peers(figures)]).collect::<Vec<_>>();
         parts.extend(lists.iter().filter(|rows| rows.len() > 1).map(|rows| output::table(rows)));
         parts.join("\n\n")
     }
@@ -84,7 +85,11 @@ impl View {
 /// Two lines about the daemon as a whole.
 pub(super) fn head(figures: &Value) -> Vec<String> {
     let seconds = figures["uptime_ms"].as_u64().unwrap_or(0) / 1_000;
-    let daemons = figures["daemons"].as_u64().map_or(String::new(), |count| format!("{count} daemons of "));
+    let asked = figures["by_daemon"].as_array().map_or(0, Vec::len) as u64;
+    let daemons = figures["daemons"].as_u64().map_or(String::new(), |count| match count < asked {
+        true => format!("{count} OF {asked} daemons of "),
+        false => format!("{count} daemons of "),
+    });
     let first = format!(
         "{daemons}rationd {}, up {}: {} checks/s, half within {}, 99 % within {}; {} connections, {} keys, {} errors/s",
         text(&figures["version"]),
@@ -113,6 +118,29 @@ pub(super) fn head(figures: &Value) -> Vec<String> {
         text(&figures["degraded"]),
     );
     vec![first, second]
+}
+
+/// The daemons, where several were asked: first those that do not answer, and then the busiest.
+pub(super) fn daemons(figures: &Value) -> Rows {
+    let mut daemons: Vec<&Value> = figures["by_daemon"].as_array().into_iter().flatten().collect();
+    daemons.sort_by_key(|daemon| {
+        let tenths = (daemon["checks_per_s"].as_f64().unwrap_or(0.0) * 10.0) as u64;
+        (daemon["problem"].is_null(), Reverse(tenths))
+    });
+    let rows = daemons.into_iter().map(|daemon| {
+        let state = |up: &Value| match up.as_bool() {
+            Some(true) => "up".to_owned(),
+            Some(false) => "AWAY".to_owned(),
+            None => "-".to_owned(),
+        };
+        let is_there = Value::Bool(daemon["problem"].is_null());
+        let problem = if daemon["problem"].is_null() { String::new() } else { text(&daemon["problem"]) };
+        let figures = ["checks_per_s", "denied_per_s"].map(|field| text(&daemon[field]));
+        let [checks, denied] = figures;
+        let (p99, store) = (micros(&daemon["p99_us"]), state(&daemon["store_up"]));
+        vec![text(&daemon["socket"]), state(&is_there), checks, denied, p99, text(&daemon["keys"]), store, problem]
+    });
+    rows_of(&["DAEMON", "STATE", "CHECKS/S", "DENIED/S", "99 %", "KEYS", "STORE", "PROBLEM"], rows)
 }
 
 /// The servers of the store.
@@ -219,6 +247,19 @@ mod tests {
                 ["b", "alive", "10.0.0.1:7946", "180 ms ago", "-"],
             ]
         );
+    }
+
+    #[test]
+    fn who_does_not_answer_stands_above_the_busiest() {
+        let told = |socket, checks| json!({"socket": socket, "checks_per_s": checks, "denied_per_s": 1.5, "p99_us": 50, "keys": 9, "store_up": false, "problem": null});
+        let silent = json!({"socket": "c.sock", "problem": "no answer"});
+        let figures = json!({"daemons": 2, "by_daemon": [told("a.sock", 5), told("b.sock", 70), silent]});
+        let rows = daemons(&figures);
+        assert_eq!(rows[1], ["c.sock", "AWAY", "-", "-", "-", "-", "-", "no answer"]);
+        assert_eq!(rows[2], ["b.sock", "up", "70", "1.5", "50 us", "9", "AWAY", ""]);
+        assert_eq!(rows[3][0], "a.sock");
+        assert!(head(&figures)[0].starts_with("2 OF 3 daemons of rationd "), "{:?}", head(&figures));
+        assert_eq!(daemons(&json!({})).len(), 1, "one daemon has no such table");
     }
 
     #[test]
