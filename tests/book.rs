@@ -156,8 +156,9 @@ fn every_block_of_commands_is_executed_or_says_why_not() {
         let mut above = "";
         for line in text.lines() {
             if line.starts_with("```sh") {
-                run += usize::from(above == "<!-- run -->");
-                if above != "<!-- run -->" && !(above.starts_with("<!-- not run: ") && above.ends_with(" -->")) {
+                let is_run = above == "<!-- run -->" || above.starts_with("<!-- run with ");
+                run += usize::from(is_run);
+                if !((is_run || above.starts_with("<!-- not run: ")) && above.ends_with(" -->")) {
                     findings.push(format!("{name}: below {above:?}"));
                 }
             }
@@ -167,7 +168,10 @@ fn every_block_of_commands_is_executed_or_says_why_not() {
         }
     }
     assert!(run >= 10, "{run} blocks are executed");
-    assert_none(&findings, "a block of commands stands under `<!-- run -->` or `<!-- not run: why -->`");
+    assert_none(
+        &findings,
+        "a block of commands stands under `<!-- run -->`, `<!-- run with PROGRAMS -->` or `<!-- not run: why -->`",
+    );
 }
 
 #[test]
