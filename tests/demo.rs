@@ -14,6 +14,23 @@ fn demo(words: &[&str]) -> Output {
     command.args(["-o", "json", "demo"]).args(words).output().expect("cargo built it")
 }
 
+#[test]
+fn a_place_where_no_fleet_can_be_made_is_named() {
+    let files = tempfile::tempdir().expect("a directory");
+    let long = files.path().join("y".repeat(90));
+    std::fs::create_dir(&long).expect("a directory");
+    let (missing, long) = (files.path().join("missing"), long.display().to_string());
+    let missing = missing.display().to_string();
+    for (place, why) in [(&missing, "No such file"), (&long, "too long a path for sockets")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+        without_settings(&mut command);
+        let output = command.env("TMPDIR", place).args(["demo", "--script"]).output().expect("cargo built it");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!([place, why, "set TMPDIR"].iter().all(|part| told.contains(*part)), "{place}: {output:?}");
+        assert_eq!(output.status.code(), Some(71), "{output:?}");
+    }
+}
+
 /// Plays the story in `seconds` and checks its figures.
 fn play(store: &str, seconds: &str) -> Value {
     let output = demo(&["--script", "--store", store, "--seconds", seconds]);

@@ -130,6 +130,25 @@ fn a_socket_that_was_handed_over_must_be_a_configured_one() {
     assert!(!place.socket().exists(), "nobody listens");
 }
 
+/// "path must be shorter than SUN_LEN" and "Permission denied" alone say neither what was wanted nor what to do.
+#[test]
+fn a_socket_that_cannot_be_made_is_told_with_what_to_do() {
+    let files = tempfile::tempdir().expect("a directory");
+    let long = files.path().join("x".repeat(110));
+    for (path, parts) in [
+        (long, &["may have 99", "--socket"][..]),
+        ("/proc/rationd.sock".into(), &["cannot lock /proc/rationd.sock", "write its directory", "--socket"]),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+        without_settings(&mut command);
+        let output =
+            command.arg("--socket").arg(&path).args(["serve", "--admin", "off"]).output().expect("it is built");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(parts.iter().all(|part| told.contains(part)), "{path:?}: {output:?}");
+        assert_eq!(output.status.code(), Some(71), "{output:?}");
+    }
+}
+
 /// 10,000 checks a second, and 0 refused.
 #[test]
 fn restarts_under_an_activated_socket_refuse_nobody() {

@@ -1,6 +1,7 @@
 //! `rationd serve`: runs the daemon in the foreground, from reading its configuration to returning its last lease.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +32,9 @@ use crate::serve::hot_keys::{self, Kind};
 use crate::serve::metrics::Scrape;
 use crate::serve::process::ProcessUse;
 use crate::serve::reload::Reloader;
+use crate::serve::socket::SocketError;
 use crate::serve::tell::Tell;
-use crate::serve::{Backend, Daemon, Limits, ReloadMode, ServerState, StartOptions, vital};
+use crate::serve::{Backend, Daemon, Limits, ReloadMode, ServerState, StartError, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
@@ -46,6 +48,9 @@ const LAST_DENIALS: Duration = Duration::from_millis(40);
 /// Longest wait for the store before sockets are opened. A check before the first contact would be decided as in an
 /// outage.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
+/// Bytes of a socket's path at most: the system takes 107, and the daemon binds the socket under a name with its process's number behind
+/// it first.
+const MOST_SOCKET_PATH: usize = 107 - ".4194304".len();
 
 pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::Result<ExitCode> {
     // Must happen before threads are started, because it removes variables from the environment.
@@ -243,7 +248,31 @@ fn start(
     };
     let each_key = if matches!(options.store, Backend::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
     let options = memory::fit(options, memory::budget(config.node.max_memory), each_key);
-    Daemon::start_with(options, handed).map_err(|error| ExitError::new(Code::System, error).into())
+    Daemon::start_with(options, handed).map_err(|error| {
+        let next = match &error {
+            StartError::Socket(SocketError::Io { path, error, .. }) => socket_advice(path, error),
+            _ => String::new(),
+        };
+        ExitError::new(Code::System, format!("{error}{next}")).into()
+    })
+}
+
+/// What to do about a socket that the operating system refuses.
+fn socket_advice(path: &Path, error: &std::io::Error) -> String {
+    let choose = "choose another with --socket or listen.socket";
+    let length = path.as_os_str().len();
+    match error.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            format!("; it has {length} bytes, and a socket's path may have {MOST_SOCKET_PATH}: {choose}")
+        }
+        std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::ReadOnlyFilesystem
+        | std::io::ErrorKind::NotFound => {
+            let user = rustix::process::geteuid().as_raw();
+            format!("; uid {user} has to be able to write its directory: {choose}")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Begins to write lines about denials, where they are wanted.

@@ -27,6 +27,9 @@ pub(super) fn asked(words: impl Iterator<Item = String>) -> Option<String> {
     (version && more).then(long)
 }
 
+/// Whoever asks wants to know why, and how to have one that says it.
+const UNKNOWN: &str = "unknown (the build was not told by RATIOND_COMMIT, as deploy/package/binary does)";
+
 fn long() -> String {
     let features = [
         ("client", cfg!(feature = "client")),
@@ -37,7 +40,7 @@ fn long() -> String {
     ];
     let on: Vec<_> = features.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
     let mut text = format!("rationd {}", env!("CARGO_PKG_VERSION"));
-    let _ = write!(text, "\ncommit: {}", option_env!("RATIOND_COMMIT").unwrap_or("unknown"));
+    let _ = write!(text, "\ncommit: {}", option_env!("RATIOND_COMMIT").unwrap_or(UNKNOWN));
     let _ = write!(text, "\nfeatures: {}", on.join(" "));
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let _ = write!(text, "\nbuild: {profile}, {}-{}", std::env::consts::ARCH, std::env::consts::OS);

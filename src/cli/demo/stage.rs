@@ -28,6 +28,9 @@ const CLIENTS: usize = 4;
 const EVERY: Duration = Duration::from_millis(20);
 /// Nodes at most, those that were killed among them.
 pub(super) const MOST_NODES: usize = 40;
+/// Bytes of the path of the directory at most. A socket's path may have 107, and a daemon binds its socket under a name with its
+/// process's number first.
+const MOST_PATH: usize = 107 - "/node-40.sock.4194304".len();
 
 /// Whom the store is cut off from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +67,22 @@ impl Stage {
     /// # Errors
     /// What keeps it from starting.
     pub(super) fn begin(nodes: usize, kind: Kind) -> anyhow::Result<Self> {
-        let directory = std::env::temp_dir().join(format!("rationd-demo-{:x}", clock::random()));
+        let place = std::env::temp_dir();
+        let directory = place.join(format!("rationd-demo-{:x}", clock::random()));
+        let length = directory.as_os_str().len();
+        if length > MOST_PATH {
+            let place = place.display();
+            anyhow::bail!(
+                "{place} is too long a path for sockets, by {} bytes; set TMPDIR to a shorter one",
+                length - MOST_PATH
+            );
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let is_over = signals(&runtime)?;
-        fs::create_dir(&directory)?;
+        fs::create_dir(&directory).map_err(|error| {
+            let place = place.display();
+            anyhow::anyhow!("cannot make a directory in {place}: {error}; set TMPDIR to one that you may write")
+        })?;
         let store = match Store::start(kind, &directory, runtime.handle()) {
             Ok(store) => store,
             Err(problem) => {
