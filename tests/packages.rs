@@ -293,6 +293,8 @@ for page in /pages/*.1; do
 done
 rationd completions bash | cmp - /usr/share/bash-completion/completions/rationd
 rationd completions fish | cmp - /usr/share/fish/vendor_completions.d/rationd.fish
+rationd completions elvish | cmp - /usr/share/elvish/lib/rationd.elv
+rationd completions powershell | cmp - /usr/share/rationd/completions.ps1
 "#;
 
 #[test]
