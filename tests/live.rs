@@ -160,6 +160,36 @@ fn top_looks_at_the_daemons_that_are_named() {
     }
 }
 
+/// Plays a terminal: waits until something is drawn, sends the signal, and says how it ended and whether the screen was given back.
+const ON_A_TERMINAL: &str = r#"
+import fcntl, os, pty, signal, struct, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+seen = b""
+while b"quit" not in seen:
+    seen += os.read(terminal, 4096)
+os.kill(child, signal.SIGTERM)
+try:
+    while part := os.read(terminal, 4096):
+        seen += part
+except OSError:
+    pass
+print(os.waitpid(child, 0)[1], b"\x1b[?1049l" in seen)
+"#;
+
+/// As by `timeout 60 rationd top`: it left the last picture on the terminal, and what was typed then was not seen.
+#[test]
+fn top_gives_the_terminal_back_when_it_is_ended_by_a_signal() {
+    let daemon = Daemon::start(POLICIES);
+    let mut command = Command::new("python3");
+    without_settings(&mut command);
+    let command = command.args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_rationd"), "--socket"]);
+    let output = command.arg(daemon.socket()).arg("top").env("TERM", "xterm").output().expect("python3 is there");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0 True", "{output:?}");
+}
+
 /// It went on for ever, and so did a shell, which waits for each part of a pipe.
 #[test]
 fn top_ends_when_nobody_reads_what_it_tells() {

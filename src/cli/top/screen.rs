@@ -15,6 +15,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table, Wrap};
 use ratatui::{Frame, Terminal};
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::exit::ExitError;
 use super::daemons::Daemons;
@@ -25,7 +26,7 @@ const KEYS: &str = "s sort   / filter   p pause   q quit";
 /// What the view waits for.
 enum Event {
     Key(Key),
-    /// The terminal is gone.
+    /// The terminal is gone, or somebody has asked this process to end.
     End,
     /// What the daemons have done, and why one of them, or all, do not answer.
     Figures(Result<(Value, Option<ExitError>), ExitError>),
@@ -41,6 +42,7 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
     let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
     let (happens, events) = mpsc::channel();
+    tell_signals(happens.clone())?;
     tell_keys(happens.clone());
     tell_figures(daemons, every, happens);
     loop {
@@ -51,6 +53,28 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
             Ok(Event::Key(_) | Event::End) | Err(_) => return Ok(()),
         }
     }
+}
+
+/// That this process is to end, as by `timeout 60 rationd top`. By default it would end at once, and leave a terminal behind that shows the last
+/// picture and not what is typed.
+fn tell_signals(happens: Sender<Event>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let context = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    drop(context);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hang_up.recv() => {}
+            }
+        });
+        let _ = happens.send(Event::End);
+    });
+    Ok(())
 }
 
 /// Keys as they are pressed. The thread that reads them ends with the process: a read cannot be called off.
