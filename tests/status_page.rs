@@ -131,7 +131,7 @@ fn a_browser_sees_within_two_seconds_that_the_store_is_away() {
     let node = browser.text("peers").lines().find(|line| line.starts_with("app-17")).map(str::to_owned);
     assert!(node.is_some_and(|line| line.ends_with("\tthis node\t6")), "{}", browser.text("peers"));
     if let Some(path) = std::env::var_os("RATIOND_SCREENSHOT") {
-        // For the manual: as `docs/pictures/status-page.png` was made.
+        // For the manual: its pictures were taken so, of a node of a fleet of three after fifteen minutes of checks.
         let shot = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
         fs::write(path, decoded(shot["data"].as_str().expect("a picture"))).expect("a file");
     }
