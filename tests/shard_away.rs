@@ -379,6 +379,25 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     assert_eq!(bench.check(1), None, "back to leases");
 }
 
+/// A check that came when the outage was over, and before the timer, ended it, and nobody took the key off the count: that stayed up for as
+/// long as the node lived, also when it had no key any more.
+#[test]
+fn keys_without_the_store_are_counted_for_as_long_as_they_are() {
+    let (mut bench, call) = on_its_share();
+    assert_eq!(bench.shard.stats().degraded, 1);
+    let want = bench.order(&call).want;
+    bench.grant(&call, want);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.shard.stats().degraded, 1, "others have yet to pay theirs");
+    bench.settle_window(SECOND + SECOND);
+    bench.check(1);
+    for _ in 0..20 {
+        bench.calls().iter().for_each(|call| bench.grant(call, 0));
+        bench.advance(Micros(100_000));
+    }
+    assert_eq!(bench.shard.stats().degraded, 0, "the store is back");
+}
+
 /// A newcomer that the store had answered with nothing to charge took its share when it knew its fleet, half a second later,
 /// beside others who had leased the whole window.
 #[test]

@@ -355,9 +355,10 @@ impl Shard {
         outcome
     }
 
-    /// Sets the timer for when the key must be looked at in its present state.
+    /// Sets the timer for when the key must be looked at in its present state, and counts it by that.
     fn set_timer(&mut self, now: Instant, index: u32) {
         let key = &mut self.table[index];
+        leased::recount_away(key, &mut self.cx);
         if let Some(at) = key.wake_by(leased::next_timeout(key, now)) {
             self.cx.set_timer(at, index);
         }
@@ -393,8 +394,8 @@ impl Shard {
     }
 
     fn forget(&mut self, index: u32) {
-        let key = self.table.remove(index);
+        let mut key = self.table.remove(index);
         self.cx.talkers.remove(index);
-        leased::note_forgotten(&key, &mut self.cx);
+        leased::note_forgotten(&mut key, &mut self.cx);
     }
 }

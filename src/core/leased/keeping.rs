@@ -9,9 +9,7 @@ use crate::core::time::Instant;
 
 /// Does what is due by the clock. False when the key can be forgotten.
 pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> bool {
-    let was_away = key.outage.phase().is_away();
     advance(key, cx, now, Wish::Look);
-    cx.note_degraded(was_away, key.outage.phase().is_away());
     is_of_use(key, now)
 }
 
@@ -33,8 +31,15 @@ pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Ins
 }
 
 /// The key was forgotten; what it held is lost until it lapses.
-pub(in crate::core) fn note_forgotten(key: &LeasedKey, cx: &mut Context) {
+pub(in crate::core) fn note_forgotten(key: &mut LeasedKey, cx: &mut Context) {
     cx.policy_stats(key.policy()).expired += key.all_held();
     cx.stats.evicted += 1;
-    cx.note_degraded(key.outage.phase().is_away(), false);
+    cx.note_degraded(key.recount_away(false), false);
+}
+
+/// Counts the key with those whose store server is away, or no longer. Any input may end an outage, a check among them: so it is
+/// compared with what was counted, and not with what was so before one input.
+pub(in crate::core) fn recount_away(key: &mut LeasedKey, cx: &mut Context) {
+    let is_away = key.outage.phase().is_away();
+    cx.note_degraded(key.recount_away(is_away), is_away);
 }

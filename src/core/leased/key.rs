@@ -88,6 +88,8 @@ pub(in crate::core) struct LeasedKey {
     pub(super) pacing: Pacing,
     /// The time for which the shard's timer is set for this key.
     wake: Due,
+    /// It is counted among the keys whose store server is away.
+    counted_away: bool,
 }
 
 impl Keyed for LeasedKey {
@@ -119,7 +121,13 @@ impl LeasedKey {
             peers: PeerUsage::default(),
             pacing: Pacing::NEW,
             wake: Due::NEVER,
+            counted_away: false,
         }
+    }
+
+    /// Whether it was counted among the keys whose store server is away, and is to be from now on.
+    pub(super) fn recount_away(&mut self, is_away: bool) -> bool {
+        std::mem::replace(&mut self.counted_away, is_away)
     }
 
     /// Takes over another rule for the same key. What was spent stays counted in the store; what is held stays only

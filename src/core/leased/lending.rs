@@ -80,7 +80,6 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
 /// A peer has answered the ask of that id.
 pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now: Instant, id: u64, answer: &Answer) {
     let Some(asking) = key.calls.end_ask(id) else { return };
-    let was_away = key.outage.phase().is_away();
     advance(key, cx, now, Wish::DropEnded);
     cx.owners.note_answer(asking.peer, now.since(asking.sent));
     let wish = match answer {
@@ -98,7 +97,6 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
         }
     };
     advance(key, cx, now, wish);
-    cx.note_degraded(was_away, key.outage.phase().is_away());
 }
 
 /// Takes what a peer lends on, for those in line. What they do not take is lost, as the peer has spent it: so others can be lent

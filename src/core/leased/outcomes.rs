@@ -130,7 +130,6 @@ pub(in crate::core) fn handle_outcome(
     call: &Call,
     outcome: Result<Grant, StoreError>,
 ) -> bool {
-    let was_away = key.outage.phase().is_away();
     if let Ok(grant) = &outcome {
         cx.note_confirmed(now, grant.confirmed);
     }
@@ -145,7 +144,6 @@ pub(in crate::core) fn handle_outcome(
     if cx.fleet.is_none() {
         cx.nodes = cx.nodes.max(key.view.nodes());
     }
-    cx.note_degraded(was_away, key.outage.phase().is_away());
     news.is_some_and(|news| news.for_peers)
 }
 
