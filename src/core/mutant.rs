@@ -87,6 +87,10 @@ mutants! {
         "What was lent in a window counts as lent in the next, too: evidence, utilisation after a loss of data or away.";
     KnownNotSent, "known-not-sent":
         "A store that lost its data is not told what was lent: no free budget, bound after a loss of data.";
+    BucketNotBroughtBack, "bucket-not-brought-back":
+        "A store that lost its data is told nothing of a bucket, and lends all of it again: no free budget.";
+    FirstLimitBroughtBack, "first-limit-brought-back":
+        "Of several limits a store that lost its data is told of the first one alone: no free budget.";
     LendsBeforeRepair, "lends-before-repair":
         "A node leases from a store that lost its data before its peers have told it what they hold: bound.";
     UnconfirmedAsConfirmed, "unconfirmed-as-confirmed":

@@ -36,8 +36,10 @@ pub(super) struct History {
     limit: String,
     id: u64,
     pub(super) used: u64,
-    /// What a node says that it knows of the window.
+    /// What a node says that it knows of the window, which that is, and of how many limits it says so.
     pub(super) known: u64,
+    pub(super) known_at: u64,
+    pub(super) known_limits: usize,
     /// What the store counts.
     pub(super) nodes: u32,
     /// What a decision says.
@@ -74,6 +76,8 @@ impl History {
             id: 0,
             used: 0,
             known: 0,
+            known_at: START + SECOND,
+            known_limits: 1,
             nodes: 1,
             remaining: 0,
             prev: 0,
@@ -298,7 +302,7 @@ impl History {
     fn acquire(&self, id: u64, want: u64) -> Call {
         let mut known: [Known; MAX_LIMITS] = Default::default();
         if self.known > 0 {
-            known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
+            known[..self.known_limits].fill(Known { used: self.known, at: Timestamp(self.known_at) });
         }
         let claim = Claim { believes: self.believes, demand: 1, frees: rationd::core::call::Frees::AtAnyTime, owes: 0 };
         let claim = self.rule.is_entitled().then_some(claim);

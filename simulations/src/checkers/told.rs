@@ -1,20 +1,22 @@
 //! **no-free-budget**: what a node tells the store of itself is so. What it says that it was lent of a
 //! window, which a store that lost its data counts again, is no more and no less than the store has
-//! lent it; what it admitted on its share it asks for, before anything else, when the store is
+//! lent it; what it says of a bucket, which such a store charges again, is no less than the store has shown and the node has
+//! spent since; what it admitted on its share it asks for, before anything else, when the store is
 //! back; and an acquire that it has given up it says to be void before it asks for more.
 
 use std::collections::BTreeMap;
 
-use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::limit::Algorithm;
+use rationd::core::gcra;
+use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::time::StoredTime;
 
+use super::Found;
 use super::notes::{Ids, Life, Lives, Stops, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, aligned};
 use crate::maps::{Map, Numbered, Set};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Plan, What};
@@ -29,8 +31,10 @@ static FORGETS: Exemption = Exemption::new(
     "a node that has been asked for more keys than one of its shards has room for, from then on, and one that is not run, until two periods later",
     "A slot that is forgotten, or a call that is late, may say too little; never too much.",
 );
-static BUCKETS: Exemption =
-    Exemption::new("buckets", "What is known of them is a time, which bucket.rs judges where it is charged.");
+static BUCKETS: Exemption = Exemption::new(
+    "too much of a bucket; and too little of what was lent of it before the present period of accounts, and of as much as may have been credited to it since the store has shown it, or as a peer that lends has not heard of",
+    "What is known of it is a time, which bucket.rs judges where it is charged. What lapses counts as spent, who takes a cost back brings that time forward, and who is lent some by a peer goes by what that knows.",
+);
 static DOUBT_EDGE: Exemption = Exemption::new(
     "near a boundary",
     "Which window is open is not known to a timeout or a trip: too little is not judged there.",
@@ -49,8 +53,8 @@ static TWO_VOID: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "told.rs",
     invariants: &["no-free-budget"],
-    proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
-    judges: "Windows of all kinds, several limits; what is owed of a share: the longest of them.",
+    proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it says of a bucket is no less than the store has shown and it has spent since; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
+    judges: "All algorithms, several limits; what is owed of a share: the longest of the windows.",
     exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE, &UNSEEN, &TWO_VOID],
     mutant: Some("known-not-sent"),
 };
@@ -83,9 +87,22 @@ struct Order {
     is_settled: bool,
 }
 
+/// What a node knows of a bucket at least.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owes {
+    /// The theoretical arrival time that the store has shown, and what may have been credited to it since.
+    at: u64,
+    credited: u64,
+}
+
 /// A key in one life of a node.
 #[derive(Clone, Debug, Default)]
 struct Account {
+    /// By a bucket's place; and when the store gave the latest answer that was heard.
+    buckets: BTreeMap<usize, Owes>,
+    shown_at: u64,
+    /// What the store takes for held of buckets, and until when all of it counts, by its clock.
+    open: Option<(u64, u64)>,
     order: Order,
     /// The order that the store was told is void and has not answered; 0: none.
     voiding: u64,
@@ -129,6 +146,63 @@ pub(super) struct Told {
     /// How far the clock of a key's owner is ahead of true time.
     skews: Numbered<u64>,
     found: Found,
+}
+
+impl Account {
+    /// The window of a limit that is open by any clock, and what was lent of it.
+    fn surely_open(&self, index: usize, limit: &Limit, now: u64, doubt: u64) -> Option<(u64, Lent)> {
+        let of = |at: u64| self.lent.get(&(index, at)).map(|lent| (at, *lent));
+        match limit.algorithm {
+            Algorithm::Fixed => window(now, doubt, limit.period.0).and_then(of),
+            Algorithm::Sliding => window(now, doubt, limit.period.0).and_then(|end| of(end - limit.period.0)),
+            _ => {
+                let mut windows = self.lent.range((index, 0)..(index + 1, 0)).map(|((_, at), lent)| (*at, *lent));
+                windows.rfind(|(at, lent)| now + doubt < *at && lent.sure > 0)
+            }
+        }
+    }
+
+    /// What is wrong with what the node says of a bucket: that is the time that the store has shown, or a later one, and what it holds and
+    /// what it has spent since are together all that it was lent.
+    fn bucket(&self, index: usize, limit: &Limit, order: &Acquire, known: Known, by: u64) -> Option<String> {
+        let owes = self.buckets.get(&index)?;
+        let least = owes.at.saturating_sub(gcra::cost(limit, owes.credited).0);
+        let lent = self.open.filter(|(_, until)| by < *until).map_or(0, |(lent, _)| lent);
+        let is_wrong = known.at.0 < least || known.used.saturating_add(order.held) < lent;
+        is_wrong.then(|| format!("holds {}, and has {owes:?} and was lent {lent}", order.held))
+    }
+
+    /// The store has shown the counters of buckets. Only an answer to the latest acquire surely counts for the node, and only under the
+    /// epoch that it asked under.
+    fn shown(&mut self, call: &Call, grant: &Grant) {
+        let order = if let Op::Acquire(order) = &call.op { Some(order) } else { None };
+        let order = order.filter(|order| order.epoch == grant.epoch || order.epoch == 0);
+        let is_overtaken = grant.now.0 < self.shown_at;
+        let counts = order.filter(|_| self.latest == call.id && !grant.replayed && !grant.outdated && !is_overtaken);
+        self.shown_at = self.shown_at.max(grant.now.0);
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            if limit.algorithm != Algorithm::Gcra {
+                continue;
+            }
+            let at = grant.counters[index].at.0;
+            match (self.buckets.get_mut(&index), counts) {
+                (None, None) => {}
+                (Some(owes), None) => owes.at = owes.at.min(at),
+                (_, Some(_)) => _ = self.buckets.insert(index, Owes { at, credited: 0 }),
+            }
+        }
+        if let Op::Acquire(order) = &call.op {
+            let period = call.rule.account_period().0;
+            let until = (grant.now.0 / period + 1) * period;
+            let held = order.held.saturating_sub(grant.not_kept);
+            self.open = counts.map(|_| (held + grant.granted.saturating_sub(order.need), until));
+        }
+    }
+
+    /// So many tokens may be credited to buckets.
+    fn credit(&mut self, tokens: u64) {
+        self.buckets.values_mut().for_each(|owes| owes.credited += tokens);
+    }
 }
 
 impl Told {
@@ -207,7 +281,8 @@ impl Told {
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
             account.lent.clear();
-            account.skew = None;
+            (account.skew, account.open, account.shown_at) = (None, None, 0);
+            account.buckets.clear();
         }
         // Of what was lent ahead the store could not tell which window had it.
         let is_remembered = !order.window.is_next() && !TWO_VOID.when(account.voiding != 0);
@@ -220,6 +295,10 @@ impl Told {
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let known = order.known[index];
             if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
+                let too_little = if forgets { None } else { account.bucket(index, limit, order, known, now + doubt) };
+                wrong = too_little
+                    .map(|least| format!("key {key}: {life:?} says {known:?} of a bucket, {least}"))
+                    .or(wrong);
                 continue;
             }
             let lent = account.lent.get(&(index, known.at.0)).copied().unwrap_or_default();
@@ -228,14 +307,15 @@ impl Told {
             let too_much = known.used > lent.most && !is_unseen;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && !DOUBT_EDGE.when(now + doubt >= end.0);
-            // Where nothing is said at all, the window that is surely open is looked up.
-            let open = aligned(&call.rule).and_then(|limit| window(now, doubt, limit.period.0));
-            let unsaid = open.and_then(|end| account.lent.get(&(index, end)));
-            let silent = known.at.0 == 0 && !forgets && unsaid.is_some_and(|lent| lent.sure > 0);
+            // Where another window is named, or none, the one that is surely open is looked up.
+            let unsaid = account.surely_open(index, limit, now, doubt).filter(|(at, _)| *at != known.at.0);
+            let silent = !forgets && unsaid.is_some_and(|(_, lent)| lent.sure > 0);
             if too_much || too_little || silent {
                 wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
             }
         }
+        // Where it was charged for a waiter who did not get it, that charge is taken back.
+        account.credit(order.held);
         let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
         let (owed_in, owed) = account.owes;
         // Who only looks whether the store answers pays when it is lent something.
@@ -339,6 +419,8 @@ impl Told {
 
     fn forget(&mut self, life: Life, key: u32) {
         let account = self.account(life, key);
+        account.buckets.clear();
+        account.open = None;
         account.lent.values_mut().for_each(|lent| lent.sure = 0);
         (account.owes, account.order) = ((0, 0), Order::default());
     }
@@ -367,6 +449,10 @@ fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
 }
 
 impl Observer for Told {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn ignores(&self, topic: Topic) -> bool {
         topic == Topic::Executed
     }
@@ -391,7 +477,13 @@ impl Observer for Told {
                 }
                 match (&call.op, self.sent.is_first(life, call.id)) {
                     (Op::Acquire(order), true) => self.order(moment, life, *key, call, order),
-                    (Op::Return { amount, .. }, true) => self.returned(life, *key, call, *amount),
+                    (Op::Return { amount, held, .. }, true) => {
+                        self.returned(life, *key, call, *amount);
+                        let account = self.account(life, *key);
+                        account.open = account.open.map(|(lent, until)| (lent.min(*held), until));
+                        account.credit(amount + held);
+                    }
+                    (Op::Refund { amount, .. }, true) => self.account(life, *key).credit(*amount),
                     _ => {}
                 }
                 let order = &mut self.account(life, *key).order;
@@ -401,8 +493,12 @@ impl Observer for Told {
             }
             // What a peer lends pays first for what the share has admitted.
             Seen::PeerHeard { node, incarnation, key, answer: Ok(loan), .. } => {
-                let owed = &mut self.account((*node, *incarnation), *key).owes.1;
-                *owed = owed.saturating_sub(loan.tokens);
+                let account = self.account((*node, *incarnation), *key);
+                account.owes.1 = account.owes.1.saturating_sub(loan.tokens);
+                // It shows what the peer knows, which may be older, and the node goes by that.
+                for (index, owes) in &mut account.buckets {
+                    owes.at = owes.at.min(loan.counters[*index].at.0);
+                }
             }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 let life = (*node, *incarnation);
@@ -424,9 +520,14 @@ impl Observer for Told {
                 account.epoch = if is_back { fresh } else { account.epoch.max(fresh) };
                 account.trip = trip;
                 self.shown(life, *key, call, grant);
+                self.account(life, *key).shown(call, grant);
                 if let Op::Acquire(order) = &call.op {
                     self.lent(moment, life, *key, call, order, grant);
                 }
+            }
+            Seen::Asked(request) if request.kind == Kind::Refund => {
+                let life = self.lives.of(request.node);
+                self.account(life, request.key).credit(request.cost);
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
             Seen::Answered { request, rule, decision, store, .. } => {
@@ -458,8 +559,12 @@ impl Checker for Told {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::call::Counter;
+    use rationd::core::limit::MAX_LIMITS;
+    use rationd::core::time::Timestamp;
+
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, START};
     use crate::span::Span;
 
     #[test]
@@ -472,6 +577,85 @@ mod tests {
             history.known = known;
             history.called(&mut checker, SECOND / 2, 2, 1);
             assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
+    }
+
+    /// Of a window of each kind that is surely open a node that was lent some says nothing, or names another one.
+    #[test]
+    fn saying_nothing_of_a_window_of_any_kind_is_seen() {
+        for (limit, at) in [("10/1s fixed", SECOND), ("10/1s sliding", 0), ("10/1s fixed from-first", SECOND)] {
+            for (known, named, seen) in [(4, START + at, 0), (0, 0, 1), (4, START + at + 7 * SECOND, 1)] {
+                let mut history = History::new(limit);
+                let mut checker = Told::new(&history.setting());
+                history.opened = at.wrapping_sub(SECOND);
+                history.called(&mut checker, SECOND / 3, 1, 4);
+                history.settled(&mut checker, SECOND / 3, 1, 4);
+                (history.known, history.known_at) = (known, named);
+                checker.blind = if known > 0 && seen > 0 { 10 * SECOND } else { 0 };
+                history.called(&mut checker, SECOND / 2, 2, 1);
+                assert_eq!(checker.violations().len(), seen, "{limit}, {known}: {:?}", checker.violations());
+            }
+        }
+    }
+
+    #[test]
+    fn saying_nothing_of_one_of_two_limits_is_seen() {
+        for (limits, seen) in [(2, 0), (1, 1)] {
+            let mut history = History::of_several(&["10/1s fixed", "20/1s fixed"]);
+            let mut checker = Told::new(&history.setting());
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[..2].fill(Counter { used: 4, prev: 0, at: Timestamp(START + SECOND) });
+            history.lent_in(&mut checker, SECOND / 3, counters, 4);
+            (history.known, history.known_limits) = (4, limits);
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{limits}: {:?}", checker.violations());
+        }
+    }
+
+    /// A node was lent four of a bucket beside the one that somebody waited for, and spends three. The bucket is full again at the time
+    /// that it names, or later: by a tenth of a second for each token that may have gone back to it since.
+    #[test]
+    fn saying_too_little_of_a_bucket_is_seen() {
+        let full = START + SECOND;
+        let (say, tenth) = (|used, at| (used, at), SECOND / 10);
+        for ((used, at), holds, back, seen) in [
+            (say(3, full), 1, 0, 0),
+            (say(3, full + tenth), 1, 0, 0),
+            (say(2, full), 1, 0, 1),
+            (say(3, full - 1), 1, 0, 1),
+            (say(3, full - tenth), 1, 1, 0),
+            (say(3, full - 2 * tenth), 1, 1, 1),
+            (say(0, 0), 4, 0, 1),
+        ] {
+            let mut history = History::new("10/1s");
+            let mut checker = Told::new(&history.setting());
+            history.called(&mut checker, SECOND / 3, 1, 5);
+            history.settled(&mut checker, SECOND / 3, 1, 5);
+            if back > 0 {
+                let request = history.ask(&mut checker, SECOND / 2);
+                let refund = Request { kind: Kind::Refund, cost: back, ..request };
+                history.see(&mut checker, SECOND / 2, &Seen::Asked(&refund));
+            }
+            (history.known, history.known_at) = (used, at);
+            history.called_holding(&mut checker, SECOND / 2, 2, [1, holds]);
+            assert_eq!(checker.violations().len(), seen, "{used} {at} {holds}: {:?}", checker.violations());
+        }
+    }
+
+    /// An answer that was given before another one, and comes after it, tells of a time that the node does not go by any more.
+    #[test]
+    fn what_an_overtaken_answer_shows_of_a_bucket_need_not_be_said() {
+        for (given, seen) in [(SECOND / 3, 1), (SECOND / 5, 0)] {
+            let mut history = History::new("10/1s");
+            let mut checker = Told::new(&history.setting());
+            history.called(&mut checker, SECOND / 5, 1, 1);
+            history.opened = 0_u64.wrapping_sub(SECOND / 10);
+            history.settled(&mut checker, SECOND / 4, 0, 1);
+            history.opened = 0;
+            history.settled(&mut checker, given, 1, 1);
+            (history.known, history.known_at) = (1, START + SECOND * 9 / 10);
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{given}: {:?}", checker.violations());
         }
     }
 

@@ -318,7 +318,16 @@ impl LeasedKey {
     /// What this node knows to be spent or held of each limit: of the present window, or, if nothing of that was
     /// lent, of the one before, as long as that may still be open.
     fn known(&self, now: Instant) -> [Known; MAX_LIMITS] {
-        self.view.known(now, self.held())
+        let mut known = self.view.known(now, self.held());
+        if on(Mutant::BucketNotBroughtBack) || on(Mutant::FirstLimitBroughtBack) {
+            for (index, (limit, known)) in self.view.rule().limits.iter().zip(&mut known).enumerate() {
+                let is_bucket = limit.algorithm == Algorithm::Gcra;
+                if if on(Mutant::BucketNotBroughtBack) { is_bucket } else { index > 0 } {
+                    *known = Known::default();
+                }
+            }
+        }
+        known
     }
 
     /// Most tokens worth asking for: this node's part of the smallest limit. The store counts nodes for a while after
