@@ -31,6 +31,10 @@ const LEAST_KEPT: Micros = Micros(20_000);
 /// checks instead of 227.
 const ALONE_TENTHS: u64 = 6;
 
+/// That part is rounded down, because others would be denied although less than two fifths of a limit was asked for. Of a limit
+/// of fewer tokens it is rounded up: there a token is so large a part that windows of two or three cost up to half as many calls more.
+const FEW: u64 = 10;
+
 /// A key that uses up its lease within this fraction of a refill interval could not get the next lease in time, so it
 /// takes this node's whole part at once. If the fraction were a whole interval, nodes would take what others lack:
 /// 96.7 % of second-1x would be used instead of 98.9.
@@ -346,7 +350,8 @@ impl LeasedKey {
         // Of a bucket, a node that is alone is also lent tokens that trickle in soon.
         let coming = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { gcra::coming(limit) } else { 0 };
         let coming = self.view.rule().limits.iter().map(coming).min().unwrap_or(0);
-        (smallest * ALONE_TENTHS).div_ceil(10).max(coming.min(smallest))
+        let part = if smallest < FEW { (smallest * ALONE_TENTHS).div_ceil(10) } else { smallest * ALONE_TENTHS / 10 };
+        part.max(coming.min(smallest))
     }
 
     /// An acquire of nothing, with all that every acquire reports: the account, and what this node knows of each

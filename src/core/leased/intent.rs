@@ -525,6 +525,16 @@ mod tests {
         }
     }
 
+    /// Others find two fifths of a window, which a token that is rounded up would take a part of.
+    #[test]
+    fn who_is_alone_with_a_window_leases_no_more_than_three_fifths_of_it() {
+        for (limit, most) in
+            [("26/10s fixed", 15), ("10/1s sliding", 6), ("12/1m fixed", 7), ("9/1s fixed", 6), ("1/1s fixed", 1)]
+        {
+            assert_eq!(key(limit, 0).ceiling_among(1), most, "{limit}");
+        }
+    }
+
     #[test]
     fn a_single_token_goes_back_with_what_was_spent_of_a_bucket() {
         for (lent, given) in [(1, false), (60, true)] {
