@@ -37,7 +37,7 @@ static BUCKETS: Exemption = Exemption::new(
 );
 static DOUBT_EDGE: Exemption = Exemption::new(
     "near a boundary",
-    "Which window is open is not known to a timeout or a trip: too little is not judged there.",
+    "Which window is open is not known to a timeout or a trip, and to how far clocks have drifted apart since the last answer: too little is not judged there.",
 );
 
 static UNSEEN: Exemption = Exemption::new(
@@ -61,6 +61,9 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// A node knows a boundary of the store's clock to the longest trip and so much.
 const DOUBT: u64 = 10_000;
+
+/// A node's clock may drift by a 5,000th of the time, and it allows for as much once more.
+const DRIFTS: u64 = 2_500;
 
 /// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long. By a clock that is five
 /// seconds behind the one before windows are open again of which it had counted many since.
@@ -114,8 +117,10 @@ struct Account {
     epoch: (u64, u64),
     /// The window in which the share was last spent, and how much of it is not paid.
     owes: (u64, u64),
-    /// How long the latest answer was under way: the node knows the store's clock to that.
+    /// How long the latest answer was under way, and when it came: the node knows the store's clock to that, and to how far clocks
+    /// have drifted apart since.
     trip: u64,
+    answered: u64,
     /// How far the clock that the node goes by is ahead of true time: that of its last answer.
     skew: Option<u64>,
 }
@@ -276,7 +281,7 @@ impl Told {
         let forgets = stopped || FORGETS.when(self.crowded.contains(&life.0));
         let (is_blind, unseen) = (self.blind > 0, now - moment.at + self.blind + self.back);
         let account = self.account(life, key);
-        let doubt = doubt.max(account.trip + DOUBT);
+        let doubt = doubt.max(account.trip + DOUBT) + (moment.at - account.answered) / DRIFTS;
         account.latest = call.id;
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
@@ -518,7 +523,7 @@ impl Observer for Told {
                 // By a clock that was set back a reset is of before what it resets.
                 let is_back = may_go_back.is_some_and(|doubt| fresh.0 + doubt < account.epoch.0);
                 account.epoch = if is_back { fresh } else { account.epoch.max(fresh) };
-                account.trip = trip;
+                (account.trip, account.answered) = (trip, moment.at);
                 self.shown(life, *key, call, grant);
                 self.account(life, *key).shown(call, grant);
                 if let Op::Acquire(order) = &call.op {
@@ -595,6 +600,20 @@ mod tests {
                 history.called(&mut checker, SECOND / 2, 2, 1);
                 assert_eq!(checker.violations().len(), seen, "{limit}, {known}: {:?}", checker.violations());
             }
+        }
+    }
+
+    /// An hour after the last answer a node does not know the store's clock to a second and a half.
+    #[test]
+    fn a_window_that_may_be_over_by_clocks_that_drifted_need_not_be_named() {
+        for (before, seen) in [(SECOND, 0), (2 * SECOND, 1)] {
+            let mut history = History::new("10/1h fixed from-first");
+            let mut checker = Told::new(&history.setting());
+            history.opened = 3_599 * SECOND;
+            history.called(&mut checker, SECOND / 3, 1, 4);
+            history.settled(&mut checker, SECOND / 3, 1, 4);
+            history.called(&mut checker, 3_600 * SECOND - before, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{before}: {:?}", checker.violations());
         }
     }
 
