@@ -32,7 +32,7 @@ const LEAST_KEPT: Micros = Micros(20_000);
 const ALONE_TENTHS: u64 = 6;
 
 /// That part is rounded down, because others would be denied although less than two fifths of a limit was asked for. Of a limit
-/// of fewer tokens it is rounded up: there a token is so large a part that windows of two or three cost up to half as many calls more.
+/// of fewer tokens it is rounded up: there a token is so large a part that windows of two to four cost up to a seventh more calls.
 const FEW: u64 = 10;
 
 /// A key that uses up its lease within this fraction of a refill interval could not get the next lease in time, so it
