@@ -46,6 +46,8 @@ pub(crate) struct Heard {
     peers: BTreeMap<PeerId, Peer>,
     /// When a peer last came or was missed, or this node had something to tell.
     stirred: Duration,
+    /// When a peer last came.
+    grew: Duration,
     /// Bytes that the peers take in a digest.
     bytes: usize,
 }
@@ -77,7 +79,15 @@ pub(crate) struct Heed {
 impl Heard {
     /// Without peers.
     pub(crate) fn new(own: PeerId, round: Duration) -> Self {
-        Self { own, round, now: Duration::ZERO, peers: BTreeMap::new(), stirred: Duration::ZERO, bytes: 0 }
+        Self {
+            own,
+            round,
+            now: Duration::ZERO,
+            peers: BTreeMap::new(),
+            stirred: Duration::ZERO,
+            grew: Duration::ZERO,
+            bytes: 0,
+        }
     }
 
     /// `time` has passed in which peers could have been heard. Forgets those that were silent for too long.
@@ -106,6 +116,11 @@ impl Heard {
     /// Something has changed, or is about to: the fleet is not calm for a while.
     pub(crate) fn stir(&mut self) {
         self.stirred = self.now;
+    }
+
+    /// Whether a peer has come lately, so that all others have to hear of it.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.now - self.grew < CALM
     }
 
     /// Whether the node at `address` is a live peer.
@@ -152,6 +167,7 @@ impl Heard {
         let peer = Peer { address, heartbeat, shown: heartbeat, shown_at: now, came: now, last: now, vouchers };
         self.peers.insert(from.clone(), peer);
         self.bytes = bytes;
+        self.grew = self.now;
         self.stir();
         Ok(heartbeat)
     }

@@ -42,8 +42,9 @@ const OPENED: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis
 /// Most exchanges that are opened in a round of a calm fleet: as many as chitchat opens.
 const EXCHANGES: usize = 4;
 
-/// Bytes that gossip may send in a second, in the long run; and at once, when it has sent nothing for a while.
-const BYTES_PER_SECOND: i64 = 64 << 10;
+/// Bytes that gossip may send in a second: in general, and while nodes come, of whom the exchanges are the only way to hear. So much
+/// may be sent at once when nothing was sent for a second.
+const BYTES_PER_SECOND: [i64; 2] = [64 << 10, 256 << 10];
 
 /// What gossip may send now. An answer leaves in any case, and so does what makes a node known to this one or tells that this node
 /// leaves. What that takes is missing for exchanges with peers that this node hears anyway, for a second at most.
@@ -54,19 +55,20 @@ struct Purse {
 
 impl Purse {
     fn new(now: Instant) -> Self {
-        Self { left: BYTES_PER_SECOND, at: now }
+        Self { left: BYTES_PER_SECOND[1], at: now }
     }
 
     /// Whether an exchange may be opened.
-    fn has_some(&mut self, now: Instant) -> bool {
+    fn has_some(&mut self, now: Instant, is_growing: bool) -> bool {
         let passed = now.saturating_duration_since(self.at).as_micros().min(1_000_000) as i64;
-        let earned = BYTES_PER_SECOND * passed / 1_000_000;
-        (self.left, self.at) = ((self.left + earned).min(BYTES_PER_SECOND), now);
+        let most = BYTES_PER_SECOND[usize::from(is_growing)];
+        self.left = self.left.saturating_add(most * passed / 1_000_000).clamp(-most, most);
+        self.at = now;
         self.left > 0
     }
 
     fn spend(&mut self, bytes: usize) {
-        self.left = (self.left - bytes as i64).max(-BYTES_PER_SECOND); // a frame, at most
+        self.left = self.left.saturating_sub(bytes as i64); // a frame, at most
     }
 }
 
@@ -209,7 +211,11 @@ impl GossipSocket {
 
     /// Whether an exchange with `to` is opened. While the fleet is calm, it waits for the next round first.
     async fn may_open(&mut self, to: SocketAddr) -> bool {
-        if !self.purse.has_some(clock::timers()) && inspecting(&self.inspector).need_not_hear(to) {
+        let (is_growing, is_heard) = {
+            let mut inspector = inspecting(&self.inspector);
+            (inspector.heard().is_growing(), inspector.need_not_hear(to))
+        };
+        if !self.purse.has_some(clock::timers(), is_growing) && is_heard {
             return false;
         }
         if !self.is_calm(to) {
@@ -362,10 +368,11 @@ mod tests {
         let mut nodes: Vec<_> = (1..=NODES).map(|port| network.start(port)).collect();
         until(&nodes, NODES.into()).await;
         sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(11)).await;
         let before = network.2.load(Ordering::Relaxed);
         sleep(Duration::from_secs(5)).await;
         let each = (network.2.load(Ordering::Relaxed) - before) / usize::from(NODES) / 5;
-        let most = BYTES_PER_SECOND as usize;
+        let most = BYTES_PER_SECOND[0] as usize;
         assert!((most / 2..=most + most / 20).contains(&each), "{each} bytes a second out of a node");
         nodes.push(network.start(NODES + 1));
         let came = until(&nodes, nodes.len()).await;
