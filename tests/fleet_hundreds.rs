@@ -93,13 +93,13 @@ async fn live(nodes: usize) {
     sleep(10 * TICK).await;
     let grown = resident_of(std::process::id()).saturating_sub(before) / nodes as u64;
     let (real, quiet) = (watch.elapsed(), measure(&ether, &fleets, false).await);
-    let busy = measure(&ether, &fleets, true).await;
     let living = tokio::spawn(show_life(fleets.clone()));
     sleep(CALM).await;
     let calm = measure(&ether, &fleets, false).await;
+    let busy = measure(&ether, &fleets, true).await;
     living.abort();
     let connections = fleets.iter().map(|fleet| fleet.stats().connections).max().unwrap_or(0);
-    let [membership, usage] = [quiet.frames, busy.frames.saturating_sub(quiet.frames)];
+    let [membership, usage] = [quiet.frames, busy.frames.saturating_sub(calm.frames)];
     let thousand = |bytes: u64| bytes * 999 / (nodes as u64 - 1);
     print(&format!(
         "{nodes} nodes met {joined:.1?} after the last had come ({real:.1?} of real time, {:.1?} for all); a node: \
@@ -110,7 +110,7 @@ async fn live(nodes: usize) {
         calm.datagrams,
         quiet.datagrams,
         usage,
-        busy.datagrams.saturating_sub(quiet.datagrams),
+        busy.datagrams.saturating_sub(calm.datagrams),
         grown >> 10,
         (grown >> 10) / connections.max(1),
     ));
@@ -152,9 +152,11 @@ struct Rates {
 async fn measure(ether: &Ether, fleets: &[Fleet], tells: bool) -> Rates {
     let frames = || fleets.iter().map(|fleet| fleet.stats().bytes_out).sum::<u64>();
     let (frames_before, bytes_before, begun) = (frames(), ether.bytes(), ether.now());
-    let most = digest::most_entries(fleets.len() as u64 - 1, Micros(TICK.as_micros() as u64));
+    let (peers, tick) = (fleets.len() as u64 - 1, Micros(TICK.as_micros() as u64));
+    let most = digest::most_entries(peers, tick);
+    let every = digest::apart(peers, most).0.div_ceil(tick.0);
     for round in 0..u64::from(ROUNDS) {
-        for fleet in fleets.iter().filter(|_| tells) {
+        for fleet in fleets.iter().filter(|_| tells && round.is_multiple_of(every)) {
             let usage: Vec<_> = (0..most as u64).map(|entry| used(round * most as u64 + entry)).collect();
             digest::encode(&usage).into_iter().for_each(|frame| _ = fleet.broadcast(Bytes::from(frame)));
         }
