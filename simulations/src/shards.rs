@@ -185,7 +185,7 @@ impl Limiter for Shards {
         let count = self.shards.len();
         let first = self.round % count;
         self.round += 1;
-        for drain in [Shard::drain_losses, Shard::drain_usage] {
+        for drain in [Shard::drain_losses, Shard::drain_others] {
             for index in 0..count {
                 drain(&mut self.shards[(first + index) % count], now, most, into);
             }

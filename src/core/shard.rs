@@ -299,14 +299,18 @@ impl Shard {
     /// Appends reports for peers: windows that changed by a step since their last report, and windows that are over;
     /// or everything that changed, when the node is leaving; the most urgent first. Stops after about `most` entries.
     pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
-        for rank in Rank::ALL {
-            self.drain_rank(now, rank, most, into);
-        }
+        self.drain_losses(now, most, into);
+        self.drain_others(now, most, into);
     }
 
     /// The same of keys that the store has lost alone. Where a node has several shards, all of them come before what else there is.
     pub fn drain_losses(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         self.drain_rank(now, Rank::Lost, most, into);
+    }
+
+    /// The same of all other keys.
+    pub fn drain_others(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+        self.drain_rank(now, Rank::Used, most, into);
     }
 
     fn drain_rank(&mut self, now: Instant, rank: Rank, most: usize, into: &mut Vec<Usage>) {

@@ -19,7 +19,7 @@ pub(super) enum Rank {
 
 impl Rank {
     /// Both, the more urgent first.
-    pub(super) const ALL: [Self; 2] = [Self::Lost, Self::Used];
+    const ALL: [Self; 2] = [Self::Lost, Self::Used];
 }
 
 /// Places of keys.

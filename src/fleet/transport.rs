@@ -367,8 +367,7 @@ mod tests {
         let network = Network::default();
         let mut nodes: Vec<_> = (1..=NODES).map(|port| network.start(port)).collect();
         until(&nodes, NODES.into()).await;
-        sleep(Duration::from_secs(2)).await;
-        sleep(Duration::from_secs(11)).await;
+        sleep(Duration::from_secs(13)).await;
         let before = network.2.load(Ordering::Relaxed);
         sleep(Duration::from_secs(5)).await;
         let each = (network.2.load(Ordering::Relaxed) - before) / usize::from(NODES) / 5;

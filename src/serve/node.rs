@@ -424,7 +424,7 @@ impl Node {
     /// that all are served.
     pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        for drain in [Shard::drain_losses, Shard::drain_usage] {
+        for drain in [Shard::drain_losses, Shard::drain_others] {
             for index in 0..SHARDS {
                 if let Engine::Leasing(leasing) = &mut self.cells[(first + index) % SHARDS].lock().engine {
                     drain(&mut leasing.shard, now, most, into);
