@@ -41,6 +41,10 @@ static FORGOTTEN: Exemption = Exemption::new(
     "windows that were open when the store lost the key or a client reset it, and the next",
     "Nodes begin anew, and tell of them when they hear of it.",
 );
+static LOST: Exemption = Exemption::new(
+    "a key that a node tells of as of one that the store has lost",
+    "Such keys are told before all others, out of turn: until peers have heard of them the store lends their tokens again.",
+);
 static ASIDE: Exemption = Exemption::new(
     "keys of which tokens are set aside for nodes that may lose the store",
     "What is set aside the store shows as used, and a node need not tell of a window of which little is lent.",
@@ -82,6 +86,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &LEAPS,
         &LIARS,
         &FORGOTTEN,
+        &LOST,
         &ASIDE,
         &SPARSE,
         &EDGE,
@@ -353,11 +358,18 @@ impl Turns {
         }
         // By shard: the latest round before this one in which a key was told that is told again.
         let mut again: BTreeMap<u128, (u64, u32)> = BTreeMap::new();
-        let mut told: Vec<u32> = usage.iter().filter_map(|told| keys.get(&told.digest.0).copied()).collect();
-        told.sort_unstable();
-        told.dedup();
-        for key in told {
+        // By key, whether it goes before all others.
+        let mut told: BTreeMap<u32, bool> = BTreeMap::new();
+        for entry in usage {
+            if let Some(key) = keys.get(&entry.digest.0) {
+                *told.entry(*key).or_default() |= entry.epoch != 0;
+            }
+        }
+        for (key, is_lost) in told {
             teller.due.retain(|(of, _), _| *of != key);
+            if LOST.when(is_lost) {
+                continue;
+            }
             if let Some(before) = teller.told.insert(key, teller.rounds) {
                 let of = shard.get(key).copied().unwrap_or(0) % *shards;
                 let latest = again.entry(of).or_insert((before, key));
@@ -515,6 +527,20 @@ mod tests {
             assert!(checker.violations().is_empty(), "{:?}", checker.violations());
             round(&mut history, &mut checker, SECOND + 9_000, second, false);
             assert_eq!(checker.violations().len(), seen, "{second:?}: {:?}", checker.violations());
+        }
+    }
+
+    /// A loss is told in two rounds, or in the second of them, or the first.
+    #[test]
+    fn a_key_that_the_store_has_lost_is_told_out_of_turn() {
+        for (epochs, seen) in [([0, 0], 1), ([5, 5], 0), ([0, 5], 0), ([5, 0], 0)] {
+            let (mut history, mut checker) = admitted(3);
+            for (at, epoch) in [SECOND + 2_000, SECOND + 9_000].into_iter().zip(epochs) {
+                let (window, count) = (Timestamp(START + SECOND), Count { admitted: 3, refunded: 0 });
+                let usage = [Usage { digest: Digest(2), limit: 0, window, count, epoch }];
+                history.see(&mut checker, at, &Seen::Picked { node: 0, usage: &usage, lies: false });
+            }
+            assert_eq!(checker.violations().len(), seen, "{epochs:?}: {:?}", checker.violations());
         }
     }
 
