@@ -53,6 +53,7 @@ mod monitoring;
 mod msrv;
 mod namespaces;
 mod neighbours;
+mod one_processor;
 mod oracle;
 mod outage;
 mod owners;

@@ -213,8 +213,11 @@ fn start(
     handed: Handed,
 ) -> anyhow::Result<Daemon> {
     let listen = &config.listen;
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if listen.threads == 0 { cores() } else { listen.threads };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if listen.threads == 0 { cores } else { listen.threads };
+    // On a single processor the thread of the store's connections serves clients, too: for each turn of a data thread it would have to
+    // be woken, and that thread by it, and to change threads so often takes a fifth of a check of a cold key.
+    let is_shared = shared.is_some() && cores.max(threads) == 1;
     let limits = Limits {
         connections: listen.max_connections,
         connections_per_uid: listen.max_connections_per_uid,
@@ -235,7 +238,7 @@ fn start(
         tcp: listen.tcp,
         remote: reloader.remote().clone(),
         limits: open_files::fit(limits, threads, listen),
-        threads,
+        threads: if is_shared { 0 } else { threads },
         store: shared.map_or(Backend::Memory, |store| Backend::Remote(store)),
         policies: reloader.policies().clone(),
         in_fleet: config.fleet.is_some(),

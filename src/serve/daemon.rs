@@ -65,7 +65,8 @@ pub struct StartOptions {
     pub remote: Arc<ArcSwap<RemoteAccess>>,
     /// Bounds on connections.
     pub limits: Limits,
-    /// Data threads, at least 1.
+    /// Data threads. With none the thread of the store's connections serves the clients, too; where the store is embedded there is one
+    /// at least.
     pub threads: usize,
     /// Where tokens are counted.
     pub store: Backend,
@@ -131,7 +132,7 @@ pub struct Daemon {
     tcp: Option<BoundTcp>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// The work of the data threads, where it runs on the control runtime and not on threads.
+    /// The work of the data threads, where it runs on another runtime and not on threads of its own.
     serving: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
     /// Serves peers for as long as this is kept.
@@ -178,10 +179,14 @@ impl Daemon {
         if let Some(place) = handed.rest() {
             return Err(StartError::Handed(place));
         }
+        let has_threads = options.threads > 0;
         let mut daemon = Self { socket: Some(socket), door, tcp, ..Self::inside(options) };
         for seating in Seating::of(daemon.state.workers.len()) {
-            let thread = daemon.start_thread(seating).map_err(StartError::Io)?;
-            daemon.threads.push(thread);
+            match daemon.state.store.as_ref().filter(|_| !has_threads).map(|store| store.runtime()) {
+                None => daemon.start_thread(seating).map(|thread| daemon.threads.push(thread)),
+                Some(runtime) => daemon.start_on(&runtime, seating).map(|task| daemon.serving.push(task)),
+            }
+            .map_err(StartError::Io)?;
         }
         Ok(daemon)
     }
@@ -266,18 +271,31 @@ impl Daemon {
     fn start_thread(&self, seating: Seating<Stream>) -> std::io::Result<std::thread::JoinHandle<()>> {
         let index = seating.own;
         let (state, worker, stop) = (self.state.clone(), self.state.workers[index].clone(), self.stop.subscribe());
-        let socket = self.socket.as_ref().expect("threads are started for a socket");
-        let listeners = Listeners {
-            socket: socket.listener()?,
-            envoy: self.door.as_ref().map(BoundListener::handle).transpose()?,
-            tcp: self.tcp.as_ref().map(BoundTcp::handle).transpose()?,
-        };
-        let pulse = self.thread_pulse(index);
+        let (listeners, pulse) = (self.listeners()?, self.thread_pulse(index));
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
             let _watched = Vital::new("a data thread");
             if let Err(error) = worker.run(state, listeners, seating, stop, pulse) {
                 tracing::error!(%error, "a data thread could not be set up");
             }
+        })
+    }
+
+    /// The work of a data thread, on a runtime that does other things, too.
+    fn start_on(&self, runtime: &Handle, seating: Seating<Stream>) -> std::io::Result<JoinHandle<()>> {
+        let index = seating.own;
+        let (state, worker, stop) = (self.state.clone(), self.state.workers[index].clone(), self.stop.subscribe());
+        let pulse = self.thread_pulse(index);
+        let _inside = runtime.enter();
+        let comers = self.listeners()?.listen(&state)?;
+        Ok(runtime.spawn(vital("a data thread", worker.serve(state, comers, seating, stop, pulse))))
+    }
+
+    fn listeners(&self) -> std::io::Result<Listeners> {
+        let socket = self.socket.as_ref().expect("threads are started for a socket");
+        Ok(Listeners {
+            socket: socket.listener()?,
+            envoy: self.door.as_ref().map(BoundListener::handle).transpose()?,
+            tcp: self.tcp.as_ref().map(BoundTcp::handle).transpose()?,
         })
     }
 

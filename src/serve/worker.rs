@@ -49,10 +49,8 @@ impl Worker {
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
-            let remote = listeners.tcp.map(|tcp| TcpClients::of(tcp, state.remote.clone())).transpose()?;
-            let socket = Clients::of(UnixListener::from_std(listeners.socket)?, remote, &state);
-            let door = listeners.envoy.map(envoy::Handle::listen).transpose()?;
-            self.serve(state, (socket, door), seating, stop, pulse).await;
+            let comers = listeners.listen(&state)?;
+            self.serve(state, comers, seating, stop, pulse).await;
             Ok(())
         })
     }
@@ -203,8 +201,17 @@ pub(super) struct Listeners {
     pub(super) tcp: Option<std::net::TcpListener>,
 }
 
+impl Listeners {
+    /// Attaches them to the runtime inside of which this is called.
+    pub(super) fn listen(self, state: &Arc<ServerState>) -> io::Result<(Clients, Option<envoy::Listener>)> {
+        let remote = self.tcp.map(|tcp| TcpClients::of(tcp, state.remote.clone())).transpose()?;
+        let clients = Clients::of(UnixListener::from_std(self.socket)?, remote, state);
+        Ok((clients, self.envoy.map(envoy::Handle::listen).transpose()?))
+    }
+}
+
 /// Clients of the daemon's socket and of its TCP address.
-struct Clients {
+pub(super) struct Clients {
     listener: UnixListener,
     remote: Option<TcpClients>,
     state: Arc<ServerState>,
