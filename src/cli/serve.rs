@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -66,29 +66,20 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     vital::on_abort(move || of_abort.flush(LAST_LINES));
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
     // Checks run on threads of their own. This runtime is for administrative commands, and for deadlines where no store has a runtime.
-    let runtime = single_thread("rationd-control")?;
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rationd-control").enable_all().build()?;
+    // What peers and the store say comes to a thread each: of two threads that wait for the same, the one to which something comes would
+    // wake the other, too, each second and in vain.
     let store = settled.store.is_some().then(|| OwnThread::start("rationd-store")).transpose()?;
-    let fleet = loaded.config.fleet.is_some().then(|| single_thread("rationd-fleet")).transpose()?;
-    let runtimes = Runtimes {
-        store: store.as_ref().map(|store| store.handle().clone()),
-        fleet: fleet.as_ref().map(|fleet| fleet.handle().clone()),
-    };
+    let fleet = loaded.config.fleet.is_some().then(|| OwnThread::start("rationd-fleet")).transpose()?;
+    let handle = |thread: &Option<OwnThread>| thread.as_ref().map(|thread| thread.handle().clone());
+    let runtimes = Runtimes { store: handle(&store), fleet: handle(&fleet) };
     let served = runtime.block_on(serve(sources, loaded, settled, runtimes, handed, log.clone()));
     runtime.shutdown_timeout(ENDING);
-    if let Some(store) = store {
-        store.end(ENDING);
-    }
-    if let Some(fleet) = fleet {
-        fleet.shutdown_timeout(ENDING);
+    for thread in [store, fleet].into_iter().flatten() {
+        thread.end(ENDING);
     }
     log.flush(LAST_LINES);
     served
-}
-
-/// A runtime with one thread, beside the one that waits for it. Of two threads that wait for what peers say, the one to which something comes
-/// wakes the other, too, each second and in vain. The store has a thread of its own for the same reason: see [`OwnThread`].
-fn single_thread(name: &'static str) -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build()
 }
 
 /// Where what is not for the control runtime runs, so far as there is any of it.
