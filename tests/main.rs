@@ -31,6 +31,7 @@ mod fleet_asks;
 mod fleet_earlier;
 mod fleet_garbage;
 mod fleet_hundreds;
+mod fleet_looks;
 mod fleet_memory;
 mod fleet_quic;
 mod fleet_seeded;

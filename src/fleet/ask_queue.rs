@@ -13,7 +13,6 @@ use tokio::time::{sleep, timeout};
 
 use super::connection_pool::ConnectionPool;
 use super::exchange::{Waiting, ask};
-use super::link::Link;
 use super::peer::PeerId;
 use crate::core::time::Micros;
 
@@ -82,7 +81,7 @@ async fn run(
             Err(_) if queues.retire(&to, &queue) => return,
             Err(_) => continue,
         };
-        if let Some(link) = reach(&links, &to, address).await {
+        if let Some(link) = links.reach(&to, address).await {
             ask(&link, &links.exchange, &links.counters, links.clock, first, &mut queue).await;
         }
         // Whoever asked meanwhile waits for no answer any more.
@@ -91,14 +90,4 @@ async fn run(
             links.counters.dropped_out.add(1);
         }
     }
-}
-
-/// The connection to this life of a peer: one that there is, or one that is dialled.
-async fn reach(links: &Arc<ConnectionPool>, to: &PeerId, address: SocketAddr) -> Option<Arc<Link>> {
-    let is_its = |link: &Arc<Link>| link.peer == *to;
-    if let Some(link) = links.best(address).filter(is_its) {
-        return Some(link);
-    }
-    links.clone().dial(address).await;
-    links.best(address).filter(is_its)
 }

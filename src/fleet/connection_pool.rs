@@ -14,15 +14,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::exchange::{Exchange, answer};
+use super::exchange::Exchange;
 use super::frame::{Channel, Hello};
 use super::handshakes::Handshakes;
 use super::link::{Closing, Link};
+use super::look::Looks;
 use super::members::Owning;
 use super::names::fleet_name;
 use super::peer::{GossipMessage, PeerId};
 use super::quic::is_own;
 use super::stats::Counters;
+use super::streams::{Answerers, answer};
 use super::table::Table;
 use crate::clock::Clock;
 
@@ -64,6 +66,8 @@ pub(crate) struct ConnectionPool {
     owning: Owning,
     /// Who takes asks of peers, and their answers.
     pub(crate) exchange: Arc<Exchange>,
+    /// Who answers looks of peers.
+    pub(crate) looks: Arc<Looks>,
     pub(super) clock: Clock,
     pub(super) runtime: Handle,
 }
@@ -88,6 +92,7 @@ impl ConnectionPool {
             counters,
             owning,
             exchange: Arc::default(),
+            looks: Arc::default(),
             clock: Clock::start(),
             runtime: Handle::current(),
         })
@@ -171,9 +176,9 @@ impl ConnectionPool {
             });
         }
         self.runtime.spawn(link.clone().settle());
-        if self.owning != Owning::Never {
-            self.runtime.spawn(answer(link.clone(), self.exchange.clone(), self.counters.clone()));
-        }
+        let asks = (self.owning != Owning::Never).then(|| self.exchange.clone());
+        let answerers = Answerers { asks, looks: self.looks.clone() };
+        self.runtime.spawn(answer(link.clone(), answerers, self.counters.clone()));
         self.runtime.spawn(self.clone().serve(link));
         Ok(())
     }
@@ -209,7 +214,7 @@ impl ConnectionPool {
                 })
             }
             // A later version may send frames that this one does not know.
-            Some((Channel::Hello | Channel::Ask, _)) | None => {
+            Some((Channel::Hello | Channel::Ask | Channel::Look, _)) | None => {
                 self.counters.malformed.add(1);
                 true
             }
@@ -220,6 +225,17 @@ impl ConnectionPool {
     /// The connection to use for the node at `to`, if there is one.
     pub(crate) fn best(&self, to: SocketAddr) -> Option<Arc<Link>> {
         self.table().best(&self.us.id, to)
+    }
+
+    /// The connection to this life of a peer: one that there is, or one that is dialled.
+    pub(crate) async fn reach(self: &Arc<Self>, to: &PeerId, address: SocketAddr) -> Option<Arc<Link>> {
+        let is_its = |link: &Arc<Link>| link.peer == *to;
+        if let Some(link) = self.best(address).filter(is_its) {
+            return Some(link);
+        }
+        // It goes on by itself where nobody waits for it any more: both nodes may dial at once, and neither may give its dial up.
+        let _ = self.runtime.spawn(self.clone().dial(address)).await;
+        self.best(address).filter(is_its)
     }
 
     /// Waits for a connection to `to`.

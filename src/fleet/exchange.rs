@@ -7,7 +7,7 @@
 //!
 //! Asks that wait are written together. Answers come in any order, or not at all: an ask is never sent twice, and nothing
 //! here remembers one. What a peer may have open is bounded; what comes beyond that is dropped unanswered. Does not know
-//! what asks mean. `ask_queue.rs` has those that wait; the daemon takes those that come.
+//! what asks mean. `ask_queue.rs` has those that wait; the daemon takes those that come. `streams.rs` reads what a stream is for.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -15,7 +15,6 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use quinn::{RecvStream, SendStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
@@ -90,26 +89,8 @@ pub(crate) struct Waiting {
     pub(crate) until: Instant,
 }
 
-/// Answers what the peer asks, until the connection ends.
-pub(crate) async fn answer(link: Arc<Link>, exchange: Arc<Exchange>, counters: Arc<Counters>) {
-    // As many at once as the peer may open streams.
-    let mut answering = JoinSet::new();
-    loop {
-        tokio::select! {
-            stream = link.connection.accept_bi() => match stream {
-                Ok((answers, asks)) => {
-                    let serving = serve(link.clone(), exchange.clone(), counters.clone(), answers, asks);
-                    answering.spawn(serving);
-                }
-                Err(_) => return,
-            },
-            Some(_) = answering.join_next() => {}
-        }
-    }
-}
-
-/// Answers what is asked on one stream.
-async fn serve(
+/// Answers what is asked on one stream, behind its first byte.
+pub(crate) async fn serve(
     link: Arc<Link>,
     exchange: Arc<Exchange>,
     counters: Arc<Counters>,
@@ -120,9 +101,6 @@ async fn serve(
     let slots = Arc::new(Semaphore::new(OPEN));
     let mut asks = Frames::new(asks);
     let reading = async {
-        if asks.channel().await != Some(Channel::Ask as u8) {
-            return counters.malformed.add(1);
-        }
         while let Some(ask) = asks.next(&counters).await {
             link.has_spoken();
             match (exchange.taker(), slots.clone().try_acquire_owned()) {
@@ -227,14 +205,6 @@ struct Frames {
 impl Frames {
     fn new(stream: RecvStream) -> Self {
         Self { stream, come: BytesMut::new() }
-    }
-
-    /// The first byte, which says what the stream is for.
-    async fn channel(&mut self) -> Option<u8> {
-        while self.come.is_empty() {
-            self.fill().await?;
-        }
-        Some(self.come.get_u8())
     }
 
     /// The next frame; `None` when the stream has ended, or says nothing that can be read.

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! stream = channel (1 byte) payload (to the end of the stream, at most 65,535 bytes)
-//! hello  = 1 (format) incarnation (8, little-endian) name-length (1) name address-length (1) address [more]
+//! hello  = 1 (format) incarnation (8, little-endian) name-length (1) name address-length (1) address [abilities (1)] [more]
 //! ```
 //!
-//! Both sides of a connection begin with a hello. A later version may add to its end, which is skipped.
+//! Both sides of a connection begin with a hello. A later version may add to its end, which is skipped. Abilities are bits, of
+//! which 1 says that the node answers looks (`look.rs`); builds before those say nothing of abilities.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ pub(crate) const MAX_NAME: usize = 128;
 
 const FORMAT: u8 = 1;
 
+/// The ability to answer looks.
+const SHOWS: u8 = 1;
+
 /// The subject of a frame: its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -37,6 +41,8 @@ pub(crate) enum Channel {
     Usage = 2,
     /// What is asked of a peer, and its answers: a stream of its own, see `exchange.rs`.
     Ask = 3,
+    /// What a peer does now: a stream for each look, see `look.rs`.
+    Look = 4,
 }
 
 impl Channel {
@@ -48,6 +54,7 @@ impl Channel {
             1 => Self::Gossip,
             2 => Self::Usage,
             3 => Self::Ask,
+            4 => Self::Look,
             _ => return None,
         };
         Some((channel, frame.slice(1..)))
@@ -70,6 +77,8 @@ impl Channel {
 pub(crate) struct Hello {
     pub(crate) id: PeerId,
     pub(crate) address: SocketAddr,
+    /// It answers looks.
+    pub(crate) shows: bool,
 }
 
 impl Hello {
@@ -81,6 +90,7 @@ impl Hello {
             bytes.push(text.len() as u8);
             bytes.extend(text);
         }
+        bytes.push(if self.shows { SHOWS } else { 0 });
         bytes
     }
 
@@ -89,10 +99,11 @@ impl Hello {
         let rest = frame.strip_prefix(&[Channel::Hello as u8, FORMAT])?;
         let (incarnation, rest) = rest.split_first_chunk()?;
         let (name, rest) = text(rest)?;
-        let (address, _) = text(rest)?;
+        let (address, more) = text(rest)?;
+        let shows = more.first().is_some_and(|abilities| abilities & SHOWS != 0);
         let id = PeerId { name: Arc::from(name), incarnation: u64::from_le_bytes(*incarnation) };
         let address: SocketAddr = address.parse().ok()?;
-        (is_name(name) && is_reachable(address)).then_some(Self { id, address })
+        (is_name(name) && is_reachable(address)).then_some(Self { id, address, shows })
     }
 }
 
@@ -125,16 +136,28 @@ mod tests {
 
     fn hello() -> Hello {
         let id = PeerId { name: "app-17".into(), incarnation: 0x0102_0304 };
-        Hello { id, address: "10.0.0.1:7946".parse().expect("an address") }
+        Hello { id, address: "10.0.0.1:7946".parse().expect("an address"), shows: true }
     }
 
-    /// This test is kept forever: older and newer nodes read these bytes.
-    const GOLDEN: &[u8] = b"\x00\x01\x04\x03\x02\x01\0\0\0\0\x06app-17\x0d10.0.0.1:7946";
+    /// These tests are kept forever: older and newer nodes read these bytes.
+    const GOLDEN: &[u8] = b"\x00\x01\x04\x03\x02\x01\0\0\0\0\x06app-17\x0d10.0.0.1:7946\x01";
+
+    /// What the builds before looks say, and how they read the bytes above: up to here.
+    const BEFORE_LOOKS: &[u8] = GOLDEN.split_at(GOLDEN.len() - 1).0;
 
     #[test]
     fn a_hello_has_these_bytes() {
         assert_eq!(hello().encode(), GOLDEN);
         assert_eq!(Hello::decode(GOLDEN), Some(hello()));
+    }
+
+    #[test]
+    fn a_hello_of_before_looks_is_of_a_node_that_answers_none() {
+        assert_eq!(Hello::decode(BEFORE_LOOKS), Some(Hello { shows: false, ..hello() }));
+        let unable = Hello { shows: false, ..hello() }.encode();
+        assert_eq!((&unable[..BEFORE_LOOKS.len()], unable.last()), (BEFORE_LOOKS, Some(&0)));
+        let other = [BEFORE_LOOKS, &[0xfe]].concat();
+        assert_eq!(Hello::decode(&other).map(|hello| hello.shows), Some(false), "abilities that are not known yet");
     }
 
     #[test]
@@ -144,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_damaged_hello_is_none() {
-        for len in 0..GOLDEN.len() {
+        for len in 0..BEFORE_LOOKS.len() {
             assert_eq!(Hello::decode(&GOLDEN[..len]), None, "{len} bytes");
         }
         let nowhere = Hello { address: "0.0.0.0:1".parse().expect("an address"), ..hello() };

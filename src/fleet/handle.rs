@@ -19,6 +19,7 @@ use super::error::FleetError;
 use super::exchange::AskTaker;
 use super::frame::{Channel, Hello};
 use super::identity::{Contents, Identity, IdentityFiles};
+use super::look::{self, LookTaker, Unseen};
 use super::members::{Members, Owning};
 use super::membership::{Membership, MembershipOptions};
 use super::names::is_label;
@@ -164,7 +165,7 @@ impl Fleet {
         let counters = Arc::new(Counters::default());
         let links = ConnectionPool::new(
             endpoint.clone(),
-            (&options.fleet, Hello { id: own.clone(), address }, options.owning),
+            (&options.fleet, Hello { id: own.clone(), address, shows: true }, options.owning),
             client_config(&credentials, options.owning),
             Inboxes { gossip, usage },
             counters.clone(),
@@ -278,6 +279,26 @@ impl Fleet {
         let address = self.0.members.borrow().get(to).map(|member| member.address);
         let Some(address) = address.filter(|_| *to != self.0.own) else { return false };
         self.0.asks.ask(&self.0.links, (to, address), frame, patience)
+    }
+
+    /// Hands the looks of peers to `taker` from now on; before that, and once `taker` is gone, they are not answered. Only the
+    /// first call has an effect.
+    pub fn show(&self, taker: &Arc<dyn LookTaker>) {
+        self.0.links.looks.begin(taker);
+    }
+
+    /// Looks at a member, and waits for its answer for at most `patience`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn look(&self, to: &PeerId, question: &[u8], patience: Duration) -> Result<Bytes, Unseen> {
+        let address = self.0.members.borrow().get(to).map(|member| member.address);
+        let address = address.filter(|_| *to != self.0.own).ok_or(Unseen::Gone)?;
+        let looking = async {
+            let link = self.0.links.reach(to, address).await.ok_or(Unseen::Silent)?;
+            look::look(&link, &self.0.links.counters, question).await
+        };
+        timeout(patience, looking).await.unwrap_or(Err(Unseen::Silent))
     }
 
     fn frame(&self, payload: &[u8]) -> Option<Bytes> {

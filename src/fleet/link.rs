@@ -69,6 +69,10 @@ pub(crate) struct Link {
     pub(crate) gossip_slots: Arc<Semaphore>,
     /// Permits for received usage of this peer that was not processed yet.
     pub(crate) usage_slots: Arc<Semaphore>,
+    /// The peer answers looks.
+    pub(crate) shows: bool,
+    /// Whose look of this peer is answered: one at a time.
+    pub(crate) look_turn: Arc<Semaphore>,
     /// A dial that crossed this connection has ended by now. If the peer connects again from here on, it has lost
     /// this connection.
     settled: AtomicBool,
@@ -123,7 +127,7 @@ impl Link {
             _ => Err(GreetingError::FalseName(hello.id.name)),
         });
         match heard {
-            Ok(Hello { id, address }) => {
+            Ok(Hello { id, address, shows }) => {
                 let [gossip_slots, usage_slots] = [SLOTS.0, SLOTS.1].map(|slots| Arc::new(Semaphore::new(slots)));
                 let [settled, superseded] = [false; 2].map(AtomicBool::new);
                 let (began, spoken) = (clock::timers(), AtomicU64::new(u64::MAX));
@@ -134,6 +138,8 @@ impl Link {
                     dialled,
                     gossip_slots,
                     usage_slots,
+                    shows,
+                    look_turn: Arc::new(Semaphore::new(1)),
                     settled,
                     superseded,
                     began,

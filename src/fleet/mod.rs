@@ -15,7 +15,8 @@
 //!                  Link ── quinn             hello, then frames
 //! ```
 //!
-//! Asks go another way, as somebody waits for them: `ask_queue` has a queue for each peer, and `exchange` one stream.
+//! Asks go another way, as somebody waits for them: `ask_queue` has a queue for each peer, and `exchange` one stream. While
+//! somebody looks at the whole fleet, each node is asked what it does by a stream for each `look`.
 
 mod ask_queue;
 mod congestion;
@@ -29,6 +30,7 @@ mod heard;
 mod hints;
 mod identity;
 mod link;
+mod look;
 mod members;
 mod membership;
 mod message;
@@ -38,6 +40,7 @@ mod quic;
 mod seeds;
 mod send_queue;
 mod stats;
+mod streams;
 mod table;
 mod tls;
 mod transport;
@@ -49,6 +52,7 @@ pub use exchange::{AskTaker, Reply};
 pub use frame::{MAX_FRAME, hello_again};
 pub use handle::{Fleet, FleetOptions};
 pub use identity::IdentityFiles;
+pub use look::{LONGEST_ANSWER, LookTaker, Show, Unseen};
 pub use members::{Member, MemberState, Members, Owning};
 pub use membership::{Membership, MembershipOptions};
 pub use message::gossip_again;

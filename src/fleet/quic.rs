@@ -22,6 +22,8 @@ use super::tls::Credentials;
 const STREAMS: u32 = 16;
 /// Streams that a peer may have open to ask on: one, and the one before it, which has yet to end.
 const ASK_STREAMS: u32 = 2;
+/// Streams that a peer may have open to look by.
+const LOOK_STREAMS: u32 = 2;
 /// Flow-control window of a stream: a whole frame and some more.
 const STREAM_WINDOW: u32 = 128 << 10;
 /// Flow-control window of a connection.
@@ -75,7 +77,7 @@ fn transport(owning: Owning) -> Arc<TransportConfig> {
     let asks = if owning == Owning::Never { 0 } else { ASK_STREAMS };
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(VarInt::from_u32(asks))
+        .max_concurrent_bidi_streams(VarInt::from_u32(asks + LOOK_STREAMS))
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))

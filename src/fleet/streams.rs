@@ -1,0 +1,64 @@
+//! Streams on which a peer wants an answer: their first byte says whether it asks, or looks.
+
+use std::sync::Arc;
+
+use quinn::{RecvStream, SendStream};
+use tokio::task::JoinSet;
+
+use super::exchange::{self, Exchange};
+use super::frame::Channel;
+use super::link::{Closing, Link};
+use super::look::{self, Looks};
+use super::stats::Counters;
+
+/// Who answers the peers of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Answerers {
+    /// `None` where this node takes no part in asks.
+    pub(crate) asks: Option<Arc<Exchange>>,
+    pub(crate) looks: Arc<Looks>,
+}
+
+/// Answers a peer until the connection ends.
+pub(crate) async fn answer(link: Arc<Link>, answerers: Answerers, counters: Arc<Counters>) {
+    // As many at once as the peer may open streams.
+    let mut answering = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = link.connection.accept_bi() => match stream {
+                Ok(stream) => {
+                    answering.spawn(answer_stream(link.clone(), answerers.clone(), counters.clone(), stream));
+                }
+                Err(_) => return,
+            },
+            Some(_) = answering.join_next() => {}
+        }
+    }
+}
+
+async fn answer_stream(
+    link: Arc<Link>,
+    answerers: Answerers,
+    counters: Arc<Counters>,
+    (mut answers, mut asked): (SendStream, RecvStream),
+) {
+    let mut channel = [0];
+    if asked.read_exact(&mut channel).await.is_err() {
+        return;
+    }
+    match (channel[0], answerers.asks) {
+        (channel, Some(exchange)) if channel == Channel::Ask as u8 => {
+            exchange::serve(link, exchange, counters, answers, asked).await;
+        }
+        (channel, _) if channel == Channel::Look as u8 => {
+            look::answer(&link, &answerers.looks, &counters, answers, asked).await;
+        }
+        // A later version may have streams that this one does not know.
+        _ => {
+            counters.malformed.add(1);
+            // Either may have ended by itself: then there is nothing to end.
+            let _ = answers.reset(Closing::Refused.code());
+            let _ = asked.stop(Closing::Refused.code());
+        }
+    }
+}
