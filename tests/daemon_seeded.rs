@@ -519,7 +519,7 @@ impl World {
             let (fleet, incoming) =
                 rationd::fleet::Fleet::start_over(authority.options(start), ether.socket(address(node)))
                     .expect("it starts");
-            daemon.join(fleet, incoming, Duration::from_millis(200));
+            daemon.join(fleet, incoming, Duration::from_millis(200), rationd::config::FleetTop::Totals);
         }
         *self.places[node].0.lock().expect("nobody panicked") = Some(sender);
         self.trace.note(&format!("daemon {node} starts"));

@@ -35,6 +35,7 @@ mod fleet_looks;
 mod fleet_memory;
 mod fleet_quic;
 mod fleet_seeded;
+mod fleet_top;
 mod formula;
 mod gossip;
 mod headers;

@@ -7,10 +7,13 @@ use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
 use support::clock::wait_for_boundary;
 use support::demand::{self, Client, Pace};
+use support::fleet::{Issuer, Sight, Sights};
 use support::ledger::Ledger;
 use support::process::Daemon;
 use support::server::{Place, Server};
@@ -162,4 +165,40 @@ fn a_rolling_upgrade_exceeds_no_limit() {
     let ledgers = fleet.watch(1, |fleet| fleet.daemons[0] = fleet.daemon(EARLIER));
     broken.extend(judge("one goes back", &ledgers, false));
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+/// A build without looks says nothing of them when it greets a peer, so it is not asked, and its row says why. Asked itself, it says what it
+/// says to any word that it does not know.
+#[test]
+fn a_node_of_before_is_shown_as_one_that_cannot_be_asked() {
+    if !Path::new(EARLIER).exists() {
+        return skipped("mixed_builds", "`tests/run mixed` builds a daemon of before", EARLIER);
+    }
+    let (redis, issuer) = (Server::plain(), Issuer::new("prod"));
+    let config =
+        format!("[store]\nurl = \"redis://127.0.0.1:{}\"\n[policy.window]\nlimits = [\"1000/1s fixed\"]\n", redis.port);
+    let today = Daemon::start(&format!("{}{config}", issuer.node("today")));
+    let seeds = format!("seeds = [{:?}]\n", today.fleet_address());
+    let before = Daemon::start_built(EARLIER, &Place::here(), &format!("{}{seeds}{config}", issuer.node("before")));
+    let both = [today, before];
+    let seen = Sights::new("window").until(&both, Sight::of_whole(2, 500), Duration::from_secs(20));
+    assert!(seen.is_some(), "the two have not come together");
+    let malformed = || both[1].metrics().sum("rationd_gossip_bad_frames_total", &["why=\"malformed\""]);
+    let counted = malformed();
+    for _ in 0..3 {
+        let told: Value = serde_json::from_str(&both[0].ask("RATION.TOP FLEET").text()).expect("JSON");
+        let nodes: Vec<_> =
+            told["nodes"].as_array().expect("a list").iter().map(|node| (&node["node"], &node["away"])).collect();
+        assert_eq!(nodes, [(&Value::from("before"), &Value::from(false)), (&"today".into(), &Value::Null)], "{told}");
+        let why = told["nodes"][0]["problem"].as_str().unwrap_or_default();
+        assert!(why.contains("earlier version"), "{told}");
+    }
+    assert_eq!(malformed(), counted, "nothing was sent that it does not know");
+    let asked = Command::new(env!("CARGO_BIN_EXE_rationd"))
+        .arg("--socket")
+        .arg(both[1].socket())
+        .args(["top", "--fleet", "--once"])
+        .output()
+        .expect("cargo built it");
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("earlier version"), "{asked:?}");
 }

@@ -157,6 +157,9 @@ pub(crate) struct TopArgs {
     /// One more SOCKET, beside that of --socket; as often as there are more [env: RATIOND_TOP_AND]
     #[arg(long, value_name = "SOCKET", env = "RATIOND_TOP_AND", hide_env = true, value_delimiter = ',')]
     pub(crate) and: Vec<PathBuf>,
+    /// Show the whole fleet of the daemon, as far as `fleet.top` of each node tells it [env: RATIOND_TOP_FLEET=true]
+    #[arg(long, env = "RATIOND_TOP_FLEET", hide_env = true, conflicts_with = "and")]
+    pub(crate) fleet: bool,
     /// Print the figures of one interval, and end [env: RATIOND_TOP_ONCE=true]
     #[arg(long, env = "RATIOND_TOP_ONCE", hide_env = true)]
     pub(crate) once: bool,

@@ -48,7 +48,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reset(args) => key::reset(&args, globals, &socket(globals)?),
         Command::Reload(args) => reload::run(&args, globals, &socket(globals)?),
         Command::Peers => peers::run(globals, &socket(globals)?),
-        Command::Top(args) => top::run(&args, globals, &sockets(&args, globals)?),
+        Command::Top(args) => top::run(&args, globals, sockets(&args, globals)?),
         Command::Denials(args) => denials::run(&args, globals, &socket(globals)?),
         Command::Plan(args) => plan::run(&args, globals, &sources(None)),
         Command::Size(args) => size::run(&args, globals),

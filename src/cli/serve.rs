@@ -155,7 +155,7 @@ async fn bring_up(
     }
     let mut daemon = start(&config, &settled, shared.clone(), &reloader, handed)?;
     if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
-        daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));
+        daemon.join(fleet, incoming, Duration::from_micros(options.tick.0), options.top);
     }
     let denials = write_denials(&config, &daemon)?;
     if let Some(path) = config.record.file.clone() {
@@ -458,7 +458,7 @@ impl Tell for DaemonFacts {
         self.leaving.load(Ordering::Relaxed).then_some("leaving")
     }
 
-    fn state(&self) -> &ServerState {
+    fn state(&self) -> &Arc<ServerState> {
         &self.state
     }
 

@@ -1,8 +1,8 @@
 //! `rationd top`: what a daemon does now. Two answers of `RATION.TOP` make the rates between them.
 //!
-//! `daemons` asks, `figures` computes, `sum` adds what several daemons do, `tables` words, `screen` draws and takes keys. Of other
-//! nodes a daemon shows who is there: nodes tell each other what they admit of keys, and neither names nor policies. So
-//! a view of the fleet asks each daemon by its socket. `docs/decisions/0015-top-shows-one-daemon.md` says why that is so.
+//! `daemons` asks, `figures` computes, `sum` adds what several daemons do, `tables` words, `screen` draws and takes keys. A view of the
+//! fleet asks each daemon by its socket, or with `--fleet` one daemon, whose peers tell it what they do while somebody looks:
+//! `docs/decisions/0017-nodes-tell-totals-while-somebody-looks.md` says how much, and why.
 
 mod daemons;
 mod figures;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use self::daemons::Daemons;
+use self::daemons::{Asked, Daemons};
 use self::tables::View;
 use super::args::TopArgs;
 use super::exit::{Code, ExitError};
@@ -25,7 +25,7 @@ use super::globals::{Globals, Output};
 use super::output;
 
 /// `sockets` are those of the daemons that are looked at.
-pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: &[PathBuf]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: Vec<PathBuf>) -> anyhow::Result<ExitCode> {
     let is_json = globals.output == Output::Json;
     if !args.once && !is_json && !std::io::stdout().is_terminal() {
         let message =
@@ -34,7 +34,14 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: &[PathBuf]) -> any
     }
     let every = Duration::from_secs(u64::from(args.interval));
     let view = View { sort: args.sort, filter: args.filter.clone().unwrap_or_default() };
-    let mut daemons = Daemons::ask(sockets, args.count)?;
+    let asked = match (args.fleet, sockets) {
+        (false, sockets) => Asked::Sockets(sockets),
+        (true, sockets) => match <[PathBuf; 1]>::try_from(sockets) {
+            Ok([socket]) => Asked::Fleet(socket),
+            Err(_) => return Err(ExitError::new(Code::Usage, "--fleet asks one daemon: name one socket").into()),
+        },
+    };
+    let mut daemons = Daemons::ask(asked, args.count)?;
     if !args.once && !is_json {
         screen::show(daemons, every, view)?;
         return Ok(Code::Ok.into());

@@ -27,5 +27,6 @@ pub use reference::{Described, reference};
 pub use schema::SAMPLE;
 pub use show::Entry;
 pub use tree::{
-    Config, Confirm, DenialKeys, Denials, Fleet, Listen, ListenAddress, Log, LogFormat, Node, Owner, Record, Store,
+    Config, Confirm, DenialKeys, Denials, Fleet, FleetTop, Listen, ListenAddress, Log, LogFormat, Node, Owner, Record,
+    Store,
 };

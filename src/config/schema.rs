@@ -63,6 +63,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("fleet", "seeds", Kind::Seeds, None),
     key("fleet", "tick", Kind::Period(50_000, 5_000_000), Some("200ms")),
     key("fleet", "owner", choice(&["auto", "always", "never"]), Some("never")),
+    key("fleet", "top", choice(&["totals", "keys", "off"]), Some("totals")),
     key("fleet", "ca", Kind::Path, None),
     key("fleet", "cert", Kind::Path, None),
     key("fleet", "key", Kind::Path, None),

@@ -171,6 +171,8 @@ pub struct Fleet {
     pub tick: Micros,
     /// Whether this node leases seldom used keys for its peers, and asks them.
     pub owner: Owner,
+    /// What this node tells peers on which somebody looks at the whole fleet.
+    pub top: FleetTop,
     /// Certificates (PEM) of the CAs that peers' certificates are checked with.
     pub ca: PathBuf,
     /// This node's certificate (PEM).
@@ -192,6 +194,19 @@ pub enum Owner {
     Always,
     /// It asks no peer, and no peer asks it.
     Never,
+}
+
+/// `fleet.top`: what a node tells peers on which somebody looks at the whole fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FleetTop {
+    /// Its sums by policy, and how it is.
+    #[default]
+    Totals,
+    /// The hottest keys, too.
+    Keys,
+    /// Nothing.
+    Off,
 }
 
 /// `[denials]`: lines about what is denied.

@@ -1,11 +1,13 @@
 //! Commands that the daemon's own command line sends over the socket: a reload, and keys, policies, peers and counts
 //! as JSON.
 //!
-//! They run on the control runtime, one at a time, because an answer may be long and must not delay a data thread.
+//! They run on the control runtime, one at a time, because an answer may be long and must not delay a data thread. What the
+//! whole fleet does is waited for beside them, as its nodes may take a second to answer.
 //! Called by sessions.
 
 use std::sync::Arc;
 
+use super::fleet_top;
 use super::listing;
 use super::mailbox::{Answer, Promise, Waiter};
 use super::server_state::{ReloadMode, ServerState};
@@ -13,13 +15,21 @@ use super::top;
 use crate::wire::command::Admin;
 use crate::wire::reply::{Protocol, Writer};
 
+/// What a node without a fleet says of its fleet.
+const ALONE: &str = "this node is alone: its configuration has no [fleet]";
+
 /// Answers a command of the command line, on the control runtime.
 pub(super) fn answer(state: Arc<ServerState>, admin: Admin, waiter: Waiter) {
     let (control, promise) = (state.control.clone(), Promise::to(waiter));
     control.spawn(async move {
-        let _turn = state.admin_turn.lock().await;
-        let asked = state.clone();
-        let answered = tokio::task::spawn_blocking(move || text(&asked, admin)).await;
+        let answered = match admin {
+            Admin::Top { most, fleet: true } => Ok(of_fleet(&state, most).await),
+            _ => {
+                let _turn = state.admin_turn.lock().await;
+                let asked = state.clone();
+                tokio::task::spawn_blocking(move || text(&asked, admin)).await
+            }
+        };
         let mut reply = Vec::new();
         let mut writer = Writer::new(&mut reply, Protocol::Two);
         match answered {
@@ -29,6 +39,12 @@ pub(super) fn answer(state: Arc<ServerState>, admin: Admin, waiter: Waiter) {
         }
         promise.keep(Answer::Reply(reply));
     });
+}
+
+/// What each node of the fleet does.
+async fn of_fleet(state: &Arc<ServerState>, most: usize) -> Result<String, String> {
+    let told = fleet_top::of_fleet(state, most).await;
+    told.map(|told| told.to_string()).ok_or_else(|| ALONE.into())
 }
 
 fn text(state: &ServerState, admin: Admin) -> Result<String, String> {
@@ -43,9 +59,9 @@ fn text(state: &ServerState, admin: Admin) -> Result<String, String> {
         Admin::Policies => Ok(listing::policies(&state.policies.load())),
         Admin::Peers => match state.fleet_status() {
             Some(fleet) => Ok(listing::peers(&fleet, &state.node.count_owned(state.node.clock.now())).to_string()),
-            None => Err("this node is alone: its configuration has no [fleet]".into()),
+            None => Err(ALONE.into()),
         },
-        Admin::Top { most } => Ok(top::top(state, Some(most)).to_string()),
+        Admin::Top { most, .. } => Ok(top::top(state, Some(most)).to_string()),
         Admin::Denials => Ok(state.denials.recent()),
         Admin::Stats => Ok(listing::stats(&state.stats())),
     }

@@ -16,6 +16,8 @@ use tokio::task::JoinHandle;
 use super::admission::{Admission, Limits};
 use super::denial_log::DenialLog;
 use super::envoy::{BindError, BoundListener, EnvoyOptions};
+use super::fleet_look::FleetLook;
+use super::fleet_top::LookedAt;
 use super::gossip::FleetGossip;
 use super::handed::Handed;
 use super::history::History;
@@ -37,11 +39,12 @@ use super::turnstile::Turnstile;
 use super::vital::{Pulse, Vital, Vitals, vital};
 use super::worker::{Comers, Listeners};
 use crate::clock::Clock;
+use crate::config::FleetTop;
 use crate::core::fleet::FleetView;
 use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
-use crate::fleet::{AskTaker, Fleet, Incoming, Owning};
+use crate::fleet::{AskTaker, Fleet, Incoming, LookTaker, Owning};
 
 /// How long returns may take after the last connection was closed.
 const RETURNING: Duration = Duration::from_secs(2);
@@ -137,6 +140,8 @@ pub struct Daemon {
     tasks: Vec<JoinHandle<()>>,
     /// Serves peers for as long as this is kept.
     asks: Option<Arc<dyn AskTaker>>,
+    /// Answers peers that look at this node for as long as this is kept.
+    looked_at: Option<Arc<dyn LookTaker>>,
 }
 
 impl std::fmt::Debug for Daemon {
@@ -247,6 +252,7 @@ impl Daemon {
             workers,
             remote: options.remote,
             gossip: OnceLock::new(),
+            fleet_look: OnceLock::new(),
             store: remote,
             denials: DenialLog::default(),
             history: History::default(),
@@ -261,7 +267,7 @@ impl Daemon {
         tasks.push(state.control.spawn(observer::run(state.clone())));
         let stop = watch::Sender::new(false);
         let (threads, serving) = (Vec::new(), Vec::new());
-        Self { state, socket: None, door: None, tcp: None, stop, threads, serving, tasks, asks: None }
+        Self { state, socket: None, door: None, tcp: None, stop, threads, serving, tasks, asks: None, looked_at: None }
     }
 
     fn thread_pulse(&self, index: usize) -> Pulse {
@@ -299,8 +305,9 @@ impl Daemon {
         })
     }
 
-    /// Joins a fleet's gossip, with a round each `tick`. Only the first call has an effect.
-    pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
+    /// Joins a fleet's gossip, with a round each `tick`, and tells peers on which somebody looks at the fleet what `telling` says. Only the
+    /// first call has an effect.
+    pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration, telling: FleetTop) {
         let node = &self.state.node;
         let lends = fleet.owning() != Owning::Never && !node.is_embedded();
         let lending = lends.then(|| Arc::new(Lending::new(fleet.clone(), node.clock)));
@@ -313,6 +320,11 @@ impl Daemon {
                 fleet.exchange(&asks);
                 self.asks = Some(asks);
             }
+            let _ = self.state.fleet_look.set(FleetLook::new(fleet.clone()));
+            let looked_at = LookedAt::new(self.state.clone(), telling, fleet.runtime().clone());
+            let looked_at: Arc<dyn LookTaker> = Arc::new(looked_at);
+            fleet.show(&looked_at);
+            self.looked_at = Some(looked_at);
             let pulse = self.state.vitals.expect("gossip", self.state.node.clock.now());
             let gossiping = gossip.run(self.state.node.clone(), incoming, pulse);
             self.tasks.push(fleet.runtime().spawn(vital("gossip", gossiping)));
@@ -369,7 +381,7 @@ impl Daemon {
     /// Stops accepting, answers what has come, closes all connections, and returns leases. The result is how many
     /// store calls still had no outcome (0 if all have). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { state, socket, door, tcp, stop, threads, serving, tasks, asks: _asks } = self;
+        let Self { state, socket, door, tcp, stop, threads, serving, tasks, asks: _asks, looked_at: _looked_at } = self;
         drop((socket, door, tcp));
         stop.send_replace(true);
         state.admission.stop();

@@ -3,7 +3,7 @@
 //! The path of a check: `worker` accepts the connection, `connection` reads and writes, `session` runs commands, and
 //! `node` asks the key's shard. Calls to a store go through `turnstile` and `store_dispatch`, and their answers come
 //! back through `mailbox` and `reply_queue`. Asks of peers go through `lending`, and those that peers make come through
-//! `peer_asks`. `server_state` holds what all of these share, and knows none of them.
+//! `peer_asks`. What the whole fleet does is told through `fleet_top`, while somebody looks. `server_state` holds what all of these share, and knows none of them.
 //! `daemon` builds and ends everything.
 
 pub mod ad_hoc_rules;
@@ -25,6 +25,8 @@ pub mod denied;
 pub mod envoy;
 pub mod exposition;
 pub mod figures;
+pub mod fleet_look;
+pub mod fleet_top;
 pub mod gossip;
 pub mod handed;
 pub mod handshake;
@@ -68,6 +70,7 @@ pub mod tell;
 pub mod thread;
 pub mod thread_stats;
 pub mod timer_task;
+pub mod told;
 pub mod top;
 pub mod transaction;
 pub mod turnstile;

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::admission::Admission;
 use super::denial_log::DenialLog;
+use super::fleet_look::FleetLook;
 use super::gossip::{FleetGossip, FleetStatus};
 use super::held::Held;
 use super::history::History;
@@ -61,6 +62,8 @@ pub struct ServerState {
     pub(super) workers: Vec<Arc<Worker>>,
     /// The fleet, once this node has joined it.
     pub(super) gossip: OnceLock<Arc<FleetGossip>>,
+    /// Looks at its nodes.
+    pub(super) fleet_look: OnceLock<FleetLook>,
     /// The store, if it is outside of this process.
     pub(super) store: Option<Arc<dyn RemoteStore>>,
     pub(super) control: tokio::runtime::Handle,
@@ -94,13 +97,13 @@ impl ServerState {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts of everything that does not run on a data thread.
     /// How many keys each node owns of those that this one knows, as of a moment ago.
     pub(super) fn owned_keys(&self) -> Counts {
         let now = || self.node.clock.now();
         self.owned.counts(now, || self.node.count_owned(now()))
     }
 
+    /// Counts of everything that does not run on a data thread.
     pub(super) fn control_stats(&self) -> MutexGuard<'_, ThreadStats> {
         self.control_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,23 +1,26 @@
 //! The status page of the admin address: tables that need no script, and events from which a script keeps them live.
 //!
 //! It only reads. Keys are on it only where the configuration says so, because every program of the host can reach it.
-//! The figures are made at most once a second however many look, and streams are bounded.
+//! The figures are made at most once a second however many look, and streams are bounded. While somebody looks, each node of the
+//! fleet is asked for its totals, so far as it tells them.
 
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::fleet_top;
 use super::tell::Tell;
 use super::top;
 use crate::clock;
+use crate::core::policy::ON_TRIAL;
 use crate::core::time::{Instant, Micros};
 
 /// Most streams of events at once.
@@ -26,6 +29,8 @@ pub const MOST_STREAMS: usize = 8;
 const EVERY: Duration = Duration::from_secs(1);
 /// For so long figures are not made anew.
 const FRESH: Micros = Micros::from_millis(900);
+/// For so long what nodes have told is shown: whoever looks comes again sooner.
+const STALE: Micros = Micros::from_secs(10);
 /// Most keys of each list.
 const KEYS: usize = 20;
 /// After so many events the charts follow.
@@ -42,6 +47,7 @@ pub struct StatusPage {
     /// Whether keys are shown.
     shows_keys: bool,
     figures: Mutex<Option<(Instant, Value)>>,
+    nodes: Arc<Mutex<Nodes>>,
     streams: Arc<Semaphore>,
 }
 
@@ -49,7 +55,12 @@ impl StatusPage {
     /// A page with or without keys.
     #[must_use]
     pub fn new(shows_keys: bool) -> Self {
-        Self { shows_keys, figures: Mutex::default(), streams: Arc::new(Semaphore::new(MOST_STREAMS)) }
+        Self {
+            shows_keys,
+            figures: Mutex::default(),
+            nodes: Arc::default(),
+            streams: Arc::new(Semaphore::new(MOST_STREAMS)),
+        }
     }
 
     /// The figures as of a moment ago.
@@ -64,6 +75,29 @@ impl StatusPage {
                 figures.insert((now, made)).1.clone()
             }
         }
+    }
+
+    /// The totals of each node of the fleet as of a moment ago, or nothing. They are asked for again, unless they just were.
+    #[must_use]
+    pub fn nodes(&self, tell: &dyn Tell) -> Value {
+        let state = tell.state();
+        if state.fleet_look.get().is_none() {
+            return Value::Null;
+        }
+        let now = state.node.clock.now();
+        let mut nodes = lock(&self.nodes);
+        if !nodes.is_asking && now.since(nodes.asked) >= FRESH {
+            (nodes.asked, nodes.is_asking) = (now, true);
+            let (state, nodes) = (state.clone(), self.nodes.clone());
+            tokio::spawn(async move {
+                let Some(seen) = fleet_top::of_fleet(&state, 0).await else { return };
+                let told = seen["nodes"].as_array().into_iter().flatten().map(totals).collect();
+                let mut nodes = lock(&nodes);
+                (nodes.is_asking, nodes.told) = (false, Some((state.node.clock.now(), told)));
+            });
+        }
+        let fresh = nodes.told.as_ref().filter(|(at, _)| now.since(*at) < STALE);
+        fresh.map(|(_, told)| told.clone()).unwrap_or_default()
     }
 
     /// The page, and the policy for browsers that it comes with.
@@ -87,7 +121,7 @@ impl StatusPage {
             ("%DENIED%", list("denied")),
             ("%POLICIES%", policies(&figures)),
             ("%SERVERS%", servers(&figures)),
-            ("%PEERS%", peers(&figures)),
+            ("%PEERS%", peers(&figures, &self.nodes(tell))),
         ];
         let policy = format!(
             "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; base-uri 'none'; \
@@ -104,6 +138,16 @@ impl StatusPage {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Some(Events { page: self.clone(), tell, ticks, sent: 0, _place: place })
     }
+}
+
+/// What the nodes of the fleet have told.
+#[derive(Debug, Default)]
+struct Nodes {
+    /// When they were asked last, and whether some have yet to answer.
+    asked: Instant,
+    is_asking: bool,
+    /// When they had answered, and what: a list.
+    told: Option<(Instant, Value)>,
 }
 
 /// The page with its parts in it. It is read once from front to back, so that a part that looks like a mark stays
@@ -127,6 +171,11 @@ fn filled(parts: &[(&str, String)]) -> String {
     page + rest
 }
 
+/// Locks what nodes have told. No code panics while it changes that.
+fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
+    nodes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn policies(figures: &Value) -> String {
     let list = figures["policies"].as_array().map_or(&[][..], Vec::as_slice);
     let fields = ["allowed", "denied", "shadowed", "waited", "held", "share"];
@@ -146,11 +195,50 @@ fn servers(figures: &Value) -> String {
     })
 }
 
-fn peers(figures: &Value) -> String {
+/// What is shown of a node that somebody has looked at: sums of all its policies, and nothing by which they would be known.
+fn totals(node: &Value) -> Value {
+    let top = &node["top"];
+    let sum = |field: &str| {
+        let asked = |policy: &&Value| policy["name"].as_str().is_some_and(|name| !name.ends_with(ON_TRIAL));
+        let policies = top["policies"].as_array().into_iter().flatten().filter(asked);
+        policies.filter_map(|policy| policy[field].as_u64()).fold(0, u64::saturating_add)
+    };
+    let is_up = |server: &Value| server["up"] == true;
+    json!({
+        "node": node["node"],
+        "away": node["away"] == true,
+        "problem": node["problem"],
+        "at_ms": top["at_ms"],
+        "uptime_ms": top["uptime_ms"],
+        "allowed": top.is_object().then(|| sum("allowed")),
+        "denied": top.is_object().then(|| sum("denied")),
+        "keys": top["keys"],
+        "store_up": top["store"]["servers"].as_array().map(|servers| servers.iter().all(is_up)),
+    })
+}
+
+fn peers(figures: &Value, nodes: &Value) -> String {
     match figures["fleet"]["peers"].as_array() {
-        Some(list) => rows(&["Node", "State", "Address", "Owns"], list, |peer| {
-            ["name", "state", "address", "owns"].map(|field| text(&peer[field])).to_vec()
-        }),
+        Some(list) => rows(
+            &["Node", "State", "Address", "Owns", "Admitted", "Denied", "Keys", "Store", "Problem"],
+            list,
+            |peer| {
+                let told = nodes
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .find(|node| node["node"] == peer["name"])
+                    .unwrap_or(&Value::Null);
+                let store = match told["store_up"].as_bool() {
+                    Some(true) => "up".to_owned(),
+                    Some(false) => "AWAY".to_owned(),
+                    None => NOTHING.to_owned(),
+                };
+                let of_peer = ["name", "state", "address", "owns"].map(|field| text(&peer[field]));
+                let of_told = ["allowed", "denied", "keys"].map(|field| text(&told[field]));
+                of_peer.into_iter().chain(of_told).chain([store, text(&told["problem"])]).collect()
+            },
+        ),
         None => "<tr><td>This node is alone.".into(),
     }
 }
@@ -230,6 +318,10 @@ impl Body for Events {
             let _ = write!(text, "event: history\ndata: {}\n\n", self.tell.state().history.json());
         }
         let _ = write!(text, "event: top\ndata: {}\n\n", self.page.figures(&*self.tell));
+        let nodes = self.page.nodes(&*self.tell);
+        if !nodes.is_null() {
+            let _ = write!(text, "event: fleet\ndata: {nodes}\n\n");
+        }
         self.sent += 1;
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(text)))))
     }
@@ -237,8 +329,6 @@ impl Body for Events {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -248,8 +338,25 @@ mod tests {
             "fleet": {"peers": [{"name": "a\"b'&\u{7}", "state": "up", "address": "x", "owns": 30}]},
         });
         assert!(policies(&figures).contains("<td class=t>&lt;script&gt;"), "{}", policies(&figures));
-        assert!(peers(&figures).contains("a&quot;b&#39;&amp;\u{fffd}"), "{}", peers(&figures));
-        assert!(peers(&figures).ends_with("<td>30"), "{}", peers(&figures));
+        let nodes =
+            json!([{"node": "a\"b'&\u{7}", "allowed": 7, "denied": 2, "keys": 5, "store_up": false, "problem": "<b>"}]);
+        let told = peers(&figures, &nodes);
+        assert!(told.contains("a&quot;b&#39;&amp;\u{fffd}") && told.contains("&lt;b&gt;"), "{told}");
+        assert!(told.contains("<td>30<td>7<td>2<td>5<td class=\"t bad\">AWAY"), "{told}");
+        assert!(peers(&figures, &Value::Null).contains("<td>30<td>"), "nobody has told anything yet");
+    }
+
+    #[test]
+    fn of_a_node_that_was_looked_at_sums_are_shown() {
+        let policies = json!([{"name": "api", "allowed": 5, "denied": 1}, {"name": "b", "allowed": 6, "denied": 2},
+            {"name": format!("api{ON_TRIAL}"), "allowed": 90, "denied": 90}]);
+        let told =
+            json!({"node": "a", "told": "totals", "top": {"policies": policies, "keys": 3, "at_ms": 9, "store": null}});
+        let seen = totals(&told);
+        assert_eq!((&seen["allowed"], &seen["denied"], &seen["keys"]), (&json!(11), &json!(3), &json!(3)));
+        assert!(!seen.to_string().contains("api"), "{seen}");
+        let silent = totals(&json!({"node": "b", "away": true, "problem": "no answer in time"}));
+        assert_eq!((&silent["allowed"], &silent["away"]), (&Value::Null, &json!(true)));
     }
 
     #[test]

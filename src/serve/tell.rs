@@ -1,5 +1,7 @@
 //! What the admin address and its pages need from the daemon.
 
+use std::sync::Arc;
+
 use super::server_state::ServerState;
 
 /// What the admin address needs from the daemon.
@@ -13,5 +15,5 @@ pub trait Tell: Send + Sync + 'static {
     /// The daemon's state in one line, for people.
     fn summary(&self) -> String;
     /// The state that `/v1/…` is answered from.
-    fn state(&self) -> &ServerState;
+    fn state(&self) -> &Arc<ServerState>;
 }

@@ -187,10 +187,12 @@ pub enum Admin {
     Peers,
     /// `RATION.STATS`.
     Stats,
-    /// `RATION.TOP [COUNT n]`.
+    /// `RATION.TOP [COUNT n] [FLEET]`.
     Top {
         /// Most keys of each list.
         most: usize,
+        /// Of each node of the fleet.
+        fleet: bool,
     },
     /// `RATION.DENIALS`.
     Denials,

@@ -158,8 +158,8 @@ pub const COMMANDS: &[Description] = &[
     with(
         "ration.top",
         -1,
-        "Reports what this node does now and which keys are hot, as JSON.",
-        &[("count?", "integer", "COUNT")],
+        "Reports what this node, or each of the fleet, does now and which keys are hot, as JSON.",
+        &[("count?", "integer", "COUNT"), ("fleet?", "pure-token", "FLEET")],
     ),
     plain("ration.denials", 1, "Lists what this node has denied of late, as JSON."),
     plain("ration.policies", 1, "Lists the policies in force, as JSON."),

@@ -150,15 +150,23 @@ pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>
     Ok(Command::Admin(admin))
 }
 
-/// `RATION.TOP [COUNT n]`.
+/// `RATION.TOP [COUNT n] [FLEET]`.
 fn top<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let most = match (args.get(1), args.get(2), args.len()) {
-        (None, ..) => 20,
-        (Some(option), Some(value), 3) if option.eq_ignore_ascii_case(b"COUNT") => amount(value)?,
-        _ => return Err(CommandError::Syntax),
-    };
-    let most = usize::try_from(most).unwrap_or(usize::MAX).min(MAX_LISTED);
-    Ok(Command::Admin(Admin::Top { most }))
+    let (mut most, mut fleet) = (None, false);
+    let mut at = 1;
+    while let Some(option) = args.get(at) {
+        if option.eq_ignore_ascii_case(b"COUNT") && most.is_none() {
+            most = Some(amount(args.get(at + 1).ok_or(CommandError::Syntax)?)?);
+            at += 2;
+        } else if option.eq_ignore_ascii_case(b"FLEET") && !fleet {
+            fleet = true;
+            at += 1;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    let most = usize::try_from(most.unwrap_or(20)).unwrap_or(usize::MAX).min(MAX_LISTED);
+    Ok(Command::Admin(Admin::Top { most, fleet }))
 }
 
 /// `RATION.KEYS [CURSOR cursor] [COUNT n]`.

@@ -14,6 +14,7 @@ use super::super::args::NodeArgs;
 use super::super::cert;
 use super::gate::Gate;
 use crate::clock::{self, Clock};
+use crate::config::FleetTop;
 use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
@@ -132,7 +133,7 @@ impl Node {
                 digests: DigestKey::default(),
                 reload: None,
             })?;
-            daemon.join(fleet, incoming, TICK);
+            daemon.join(fleet, incoming, TICK, FleetTop::Keys);
             anyhow::Ok((daemon, store, address))
         })?;
         let state = daemon.state().clone();

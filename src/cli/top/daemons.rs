@@ -1,5 +1,7 @@
-//! Asks the daemons that are looked at, and makes figures of what they answer.
+//! Asks the daemons that are looked at, each by its socket or all nodes of a fleet by one of them, and makes figures of what they
+//! answer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, panic, thread};
@@ -7,7 +9,7 @@ use std::{fs, panic, thread};
 use serde_json::{Value, json};
 
 use super::super::ask::{PATIENCE, ask_json_within};
-use super::super::exit::ExitError;
+use super::super::exit::{Code, ExitError};
 use super::{figures, sum};
 
 /// Of each daemon so many times as many keys are asked for where there are several: a key may be hot by what many nodes see.
@@ -16,19 +18,40 @@ const KEYS_OF_EACH: u32 = 10;
 /// Longest wait for each of several daemons: the figures of all others wait as long.
 const PATIENCE_WITH_EACH: Duration = Duration::from_secs(2);
 
+/// Who is asked.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    /// Each of these daemons.
+    Sockets(Vec<PathBuf>),
+    /// The daemon behind this socket, about each node of its fleet.
+    Fleet(PathBuf),
+}
+
 /// The daemons that are looked at.
 pub(super) struct Daemons {
-    each: Vec<Daemon>,
+    asked: Asked,
+    /// The last answer of each, which the next one is compared with.
+    before: BTreeMap<String, Value>,
     /// Keys that are shown of each list.
     shown: usize,
     /// Keys that each daemon is asked for.
-    asked: String,
+    keys: String,
 }
 
-struct Daemon {
-    socket: PathBuf,
-    /// Its last answer, which the next one is compared with.
-    before: Option<Value>,
+/// What came of asking one daemon.
+struct Answer {
+    /// Its socket, or its name in the fleet.
+    daemon: String,
+    came: Result<Value, Missing>,
+}
+
+/// A daemon whose figures are missing.
+struct Missing {
+    /// It is missed itself, and not only its figures.
+    away: bool,
+    /// How many daemons that are.
+    daemons: u64,
+    why: ExitError,
 }
 
 impl Daemons {
@@ -36,20 +59,26 @@ impl Daemons {
     ///
     /// # Errors
     /// None of them answers: why the first does not.
-    pub(super) fn ask(sockets: &[PathBuf], keys: u32) -> Result<Self, ExitError> {
-        let sockets = each_once(sockets);
-        let of_each = if sockets.len() == 1 { 1 } else { KEYS_OF_EACH };
-        let each = sockets.into_iter().map(|socket| Daemon { socket, before: None }).collect();
-        let mut daemons = Self { each, shown: keys as usize, asked: keys.saturating_mul(of_each).to_string() };
+    pub(super) fn ask(asked: Asked, keys: u32) -> Result<Self, ExitError> {
+        let asked = match asked {
+            Asked::Sockets(sockets) => Asked::Sockets(each_once(&sockets)),
+            fleet @ Asked::Fleet(_) => fleet,
+        };
+        let of_each = match &asked {
+            Asked::Sockets(sockets) if sockets.len() == 1 => 1,
+            _ => KEYS_OF_EACH,
+        };
+        let keys_of_each = keys.saturating_mul(of_each).to_string();
+        let mut daemons = Self { asked, before: BTreeMap::new(), shown: keys as usize, keys: keys_of_each };
         let mut problem = None;
-        for (index, answer) in daemons.ask_all().into_iter().enumerate() {
-            match answer {
-                Ok(answer) => daemons.each[index].before = Some(answer),
-                Err(why) => problem = problem.or(Some(why)),
+        for Answer { daemon, came } in daemons.ask_all()? {
+            match came {
+                Ok(answer) => drop(daemons.before.insert(daemon, answer)),
+                Err(missing) => problem = problem.or(Some(missing.why)),
             }
         }
         match problem {
-            Some(problem) if daemons.each.iter().all(|daemon| daemon.before.is_none()) => Err(problem),
+            Some(problem) if daemons.before.is_empty() => Err(problem),
             _ => Ok(daemons),
         }
     }
@@ -60,45 +89,96 @@ impl Daemons {
     /// None of them answers.
     pub(super) fn figures(&mut self) -> Result<(Value, Option<ExitError>), ExitError> {
         let (mut figures, mut rows, mut problem) = (Vec::new(), Vec::new(), None);
-        let answers = self.ask_all();
-        for (daemon, answer) in self.each.iter_mut().zip(answers) {
-            match answer {
+        let kind = match self.asked {
+            Asked::Sockets(_) => "socket",
+            Asked::Fleet(_) => "node",
+        };
+        for Answer { daemon, came } in self.ask_all()? {
+            match came {
                 Ok(after) => {
                     // Of one that has not answered before there are no rates yet; all else is told.
-                    let of_it = figures::between(daemon.before.as_ref().unwrap_or(&after), &after);
-                    rows.push(sum::row(&daemon.socket, &of_it));
+                    let of_it = figures::between(self.before.get(&daemon).unwrap_or(&after), &after);
+                    rows.push(sum::row((kind, &daemon), &of_it, after["policies_left_out"].as_u64()));
                     figures.push(of_it);
-                    daemon.before = Some(after);
+                    self.before.insert(daemon, after);
                 }
-                Err(why) => {
-                    rows.push(json!({"socket": daemon.socket.display().to_string(), "problem": why.message}));
+                Err(Missing { away, daemons, why }) => {
+                    rows.push(json!({kind: daemon, "away": away, "daemons": daemons, "problem": why.message}));
                     problem = problem.or(Some(why));
                 }
             }
         }
-        match problem {
-            Some(problem) if figures.is_empty() => Err(problem),
-            None if figures.len() == 1 => Ok((figures.remove(0), None)),
-            problem => Ok((sum::sum(&figures, rows, self.shown), problem)),
+        match (problem, &self.asked) {
+            (Some(problem), _) if figures.is_empty() => Err(problem),
+            (None, Asked::Sockets(sockets)) if sockets.len() == 1 => Ok((figures.remove(0), None)),
+            (problem, _) => Ok((sum::sum(&figures, rows, self.shown), problem)),
+        }
+    }
+
+    fn ask_all(&self) -> Result<Vec<Answer>, ExitError> {
+        match &self.asked {
+            Asked::Sockets(sockets) => Ok(self.ask_sockets(sockets)),
+            Asked::Fleet(socket) => self.ask_fleet(socket),
         }
     }
 
     /// What each of them answers, in their order. All are asked at once, because one that hangs answers only after a while, and
     /// the figures of all are to be of the same second.
-    fn ask_all(&self) -> Vec<Result<Value, ExitError>> {
-        let patience = if self.each.len() == 1 { PATIENCE } else { PATIENCE_WITH_EACH };
-        let words: [&[u8]; 3] = [b"RATION.TOP", b"COUNT", self.asked.as_bytes()];
+    fn ask_sockets(&self, sockets: &[PathBuf]) -> Vec<Answer> {
+        let patience = if sockets.len() == 1 { PATIENCE } else { PATIENCE_WITH_EACH };
+        let words: [&[u8]; 3] = [b"RATION.TOP", b"COUNT", self.keys.as_bytes()];
         thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .each
+            let threads: Vec<_> = sockets
                 .iter()
-                .map(|daemon| scope.spawn(move || ask_json_within(&daemon.socket, &words, patience)))
+                .map(|socket| (socket, scope.spawn(move || ask_json_within(socket, &words, patience))))
                 .collect();
-            let answers =
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|cause| panic::resume_unwind(cause)));
+            let answers = threads.into_iter().map(|(socket, thread)| {
+                let came = thread.join().unwrap_or_else(|cause| panic::resume_unwind(cause));
+                let came = came.map_err(|why| Missing { away: true, daemons: 1, why });
+                Answer { daemon: socket.display().to_string(), came }
+            });
             answers.collect()
         })
     }
+
+    /// What the nodes of a fleet have told the daemon behind `socket`, in the order of their names.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or is in no fleet, or cannot ask one.
+    fn ask_fleet(&self, socket: &Path) -> Result<Vec<Answer>, ExitError> {
+        let words: [&[u8]; 4] = [b"RATION.TOP", b"COUNT", self.keys.as_bytes(), b"FLEET"];
+        let told = ask_json_within(socket, &words, PATIENCE).map_err(|why| {
+            // What a daemon says to a word that it does not know.
+            if !why.message.starts_with("syntax error") {
+                return why;
+            }
+            let next = "upgrade it, or name the sockets of all";
+            ExitError::new(
+                Code::Usage,
+                format!("this daemon is of an earlier version, which cannot ask its fleet: {next}"),
+            )
+        })?;
+        let nodes = told["nodes"].as_array().into_iter().flatten().map(node);
+        // Nobody knows the name of a node that went without a word before this daemon was asked.
+        let missed = told["missed"].as_u64().filter(|missed| *missed > 0).map(|missed| {
+            let why = ExitError::new(Code::DaemonUnreachable, format!("{missed} that were there are missed"));
+            Answer { daemon: format!("({missed} more)"), came: Err(Missing { away: true, daemons: missed, why }) }
+        });
+        Ok(nodes.chain(missed).collect())
+    }
+}
+
+/// What a node of the fleet has told.
+fn node(told: &Value) -> Answer {
+    let daemon = told["node"].as_str().unwrap_or_default().to_owned();
+    let came = match told["problem"].as_str() {
+        None => Ok(told["top"].clone()),
+        Some(problem) => {
+            let why = ExitError::new(Code::DaemonUnreachable, format!("{daemon}: {problem}"));
+            Err(Missing { away: told["away"] == true, daemons: 1, why })
+        }
+    };
+    Answer { daemon, came }
 }
 
 /// Sockets without those that were named before, by the same path or another: their figures would count twice.

@@ -1,9 +1,7 @@
-//! The figures of several daemons as those of one. Computes; shows nothing.
+//! The figures of several daemons as those of one, whether each was asked or told its fleet. Computes; shows nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-
-use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -38,19 +36,21 @@ pub(super) fn sum(each: &[Value], rows: Vec<Value>, most: usize) -> Value {
     together
 }
 
-/// What is told of one daemon beside the sum of all.
-pub(super) fn row(socket: &Path, figures: &Value) -> Value {
+/// What is told of one daemon beside the sum of all: its `socket`, or which `node` it is, and how it is. It may have had no room
+/// for some of its policies.
+pub(super) fn row((kind, daemon): (&str, &str), figures: &Value, left_out: Option<u64>) -> Value {
     let policies = listed(&figures["policies"]).filter(|policy| !name(&policy["name"]).ends_with(ON_TRIAL));
     let denied = policies.filter_map(|policy| policy["denied_per_s"].as_f64()).sum();
     let servers = &figures["store"]["servers"];
     json!({
-        "socket": socket.display().to_string(),
+        kind: daemon,
+        "away": false,
         "checks_per_s": figures["checks_per_s"],
         "denied_per_s": rate(denied),
         "p99_us": figures["p99_us"],
         "keys": figures["keys"],
         "store_up": servers.is_array().then(|| listed(servers).all(|server| server["up"] == true)),
-        "problem": null,
+        "problem": left_out.map(|count| format!("{count} policies are left out: those that are asked least")),
     })
 }
 
@@ -75,7 +75,7 @@ fn added(same: &[&Value]) -> Value {
     for (field, value) in same.iter().filter_map(|one| one.as_object()).flatten() {
         let before = together.entry(field.clone()).or_insert(Value::Null);
         match (before.as_u64().zip(value.as_u64()), before.as_f64().zip(value.as_f64())) {
-            (Some((sum, more)), _) => *before = json!(sum + more),
+            (Some((sum, more)), _) => *before = json!(sum.saturating_add(more)),
             (None, Some((sum, more))) => *before = rate(sum + more),
             _ if before.is_null() => *before = value.clone(),
             _ => {}
@@ -97,7 +97,10 @@ fn added_histogram<'a>(mut each: impl Iterator<Item = &'a Value>) -> Value {
         if more["bounds_us"] != first["bounds_us"] {
             return Value::Null;
         }
-        counts.iter_mut().zip(listed(&more["counts"])).for_each(|(count, more)| *count += more.as_u64().unwrap_or(0));
+        counts
+            .iter_mut()
+            .zip(listed(&more["counts"]))
+            .for_each(|(count, more)| *count = count.saturating_add(more.as_u64().unwrap_or(0)));
     }
     json!({"bounds_us": first["bounds_us"], "counts": counts})
 }
@@ -293,12 +296,15 @@ mod tests {
         let mut tried = figures(900, 100, 10);
         tried["policies"][1] = json!({"name": "api (candidate)", "denied_per_s": 500});
         tried["store"]["servers"][0]["up"] = json!(false);
-        let told = row(Path::new("a.sock"), &tried);
+        let told = row(("socket", "a.sock"), &tried, None);
         assert_eq!((&told["socket"], &told["checks_per_s"]), (&json!("a.sock"), &json!(1_000)));
         assert_eq!(told["denied_per_s"], 100, "limits on trial deny nobody");
         assert_eq!((&told["store_up"], &told["p99_us"], &told["problem"]), (&json!(false), &json!(50), &Value::Null));
         tried["store"] = Value::Null;
-        assert_eq!(row(Path::new("a.sock"), &tried)["store_up"], Value::Null, "it counts in its own memory");
+        let told = row(("node", "a"), &tried, Some(3));
+        assert_eq!(told["store_up"], Value::Null, "it counts in its own memory");
+        assert_eq!((&told["node"], &told["away"]), (&json!("a"), &json!(false)));
+        assert!(told["problem"].as_str().is_some_and(|problem| problem.starts_with("3 policies")), "{told}");
     }
 
     /// Of several daemons each tells ten times as many keys as are shown.

@@ -85,7 +85,8 @@ impl View {
 /// Two lines about the daemon as a whole.
 pub(super) fn head(figures: &Value) -> Vec<String> {
     let seconds = figures["uptime_ms"].as_u64().unwrap_or(0) / 1_000;
-    let asked = figures["by_daemon"].as_array().map_or(0, Vec::len) as u64;
+    let rows = figures["by_daemon"].as_array().into_iter().flatten();
+    let asked = rows.map(|row| row["daemons"].as_u64().unwrap_or(1)).sum::<u64>();
     let daemons = figures["daemons"].as_u64().map_or(String::new(), |count| match count < asked {
         true => format!("{count} OF {asked} daemons of "),
         false => format!("{count} daemons of "),
@@ -125,7 +126,7 @@ pub(super) fn daemons(figures: &Value) -> Rows {
     let mut daemons: Vec<&Value> = figures["by_daemon"].as_array().into_iter().flatten().collect();
     daemons.sort_by_key(|daemon| {
         let tenths = (daemon["checks_per_s"].as_f64().unwrap_or(0.0) * 10.0) as u64;
-        (daemon["problem"].is_null(), Reverse(tenths))
+        (is_there(daemon), daemon["problem"].is_null(), Reverse(tenths))
     });
     let rows = daemons.into_iter().map(|daemon| {
         let state = |up: &Value| match up.as_bool() {
@@ -133,14 +134,20 @@ pub(super) fn daemons(figures: &Value) -> Rows {
             Some(false) => "AWAY".to_owned(),
             None => "-".to_owned(),
         };
-        let is_there = Value::Bool(daemon["problem"].is_null());
+        let is_there = Value::Bool(is_there(daemon));
         let problem = if daemon["problem"].is_null() { String::new() } else { text(&daemon["problem"]) };
         let figures = ["checks_per_s", "denied_per_s"].map(|field| text(&daemon[field]));
         let [checks, denied] = figures;
         let (p99, store) = (micros(&daemon["p99_us"]), state(&daemon["store_up"]));
-        vec![text(&daemon["socket"]), state(&is_there), checks, denied, p99, text(&daemon["keys"]), store, problem]
+        let name = if daemon["node"].is_null() { &daemon["socket"] } else { &daemon["node"] };
+        vec![text(name), state(&is_there), checks, denied, p99, text(&daemon["keys"]), store, problem]
     });
     rows_of(&["DAEMON", "STATE", "CHECKS/S", "DENIED/S", "99 %", "KEYS", "STORE", "PROBLEM"], rows)
+}
+
+/// Whether a daemon is there; what it does may be unknown all the same.
+fn is_there(daemon: &Value) -> bool {
+    daemon["away"].as_bool().map_or(daemon["problem"].is_null(), |away| !away)
 }
 
 /// The servers of the store.
@@ -259,6 +266,10 @@ mod tests {
         assert_eq!(rows[2], ["b.sock", "up", "70", "1.5", "50 us", "9", "AWAY", ""]);
         assert_eq!(rows[3][0], "a.sock");
         assert!(head(&figures)[0].starts_with("2 OF 3 daemons of rationd "), "{:?}", head(&figures));
+        let missed = json!({"daemons": 2, "by_daemon": [told("a", 5), told("b", 6), {"node": "(3 more)", "away": true, "daemons": 3, "problem": "gone"}]});
+        assert!(head(&missed)[0].starts_with("2 OF 5 daemons of rationd "), "{:?}", head(&missed));
+        let off = json!({"by_daemon": [told("a", 5), {"node": "b", "away": false, "problem": "it tells nothing"}]});
+        assert_eq!(daemons(&off)[1], ["b", "up", "-", "-", "-", "-", "-", "it tells nothing"]);
         assert_eq!(daemons(&json!({})).len(), 1, "one daemon has no such table");
     }
 

@@ -1,0 +1,147 @@
+//! Looks at the whole fleet: asks each peer what it does now, while somebody looks.
+//!
+//! Nothing is asked otherwise, and nothing of it is kept: whoever looks gets what each node has told within a second, and
+//! why the others have not. Called by `fleet_top`, which knows what this node does itself; `told` makes bytes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use super::told::{self, MOST_KEYS, Told};
+use crate::clock::Clock;
+use crate::config::FleetTop;
+use crate::core::time::{Instant, Micros};
+use crate::fleet::{Fleet, PeerId};
+
+/// Longest wait for what peers tell.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// For so long nothing is asked or made anew: whoever looks meanwhile gets the same.
+pub const FRESH: Micros = Micros::from_millis(200);
+/// Peers that are asked at once, how long before the next ones are, and the longest that any of them waits for that. The answers of
+/// hundreds of nodes at once would be more than a socket keeps.
+const AT_ONCE: u32 = 16;
+const APART: Duration = Duration::from_millis(10);
+const LATEST: Duration = Duration::from_millis(500);
+/// Keys of each list that all peers together are asked for, and those that each is asked for at least.
+const KEYS_OF_ALL: usize = 3_200;
+const LEAST_KEYS: usize = 40;
+
+/// Looks at the peers of this node.
+#[derive(Debug)]
+pub struct FleetLook {
+    fleet: Fleet,
+    /// What was seen last, and with how many keys.
+    last: Mutex<Option<(Instant, usize, Arc<Value>)>>,
+}
+
+impl FleetLook {
+    /// Looks at members of `fleet`.
+    #[must_use]
+    pub fn new(fleet: Fleet) -> Self {
+        Self { fleet, last: Mutex::default() }
+    }
+
+    /// What each node does now, with at most so many keys of each list: an object whose `nodes` have `top` each, or `problem`. `own`
+    /// tells what this node does: all of it, where peers tell what they may.
+    pub async fn nodes(&self, clock: Clock, keys: usize, own: impl FnOnce() -> Value + Send + 'static) -> Arc<Value> {
+        // Who comes while others wait for answers waits for the same.
+        let mut last = self.last.lock().await;
+        if let Some((at, asked, seen)) = &*last
+            && *asked == keys
+            && clock.now().since(*at) < FRESH
+        {
+            return seen.clone();
+        }
+        let seen = Arc::new(self.look(keys, own).await);
+        *last = Some((clock.now(), keys, seen.clone()));
+        seen
+    }
+
+    async fn look(&self, keys: usize, own_top: impl FnOnce() -> Value + Send + 'static) -> Value {
+        let own = self.fleet.own().clone();
+        let members = self.fleet.members().borrow().clone();
+        let peers: Vec<PeerId> = members.iter().map(|member| &member.id).filter(|id| **id != own).cloned().collect();
+        let question = told::question(keys.min(keys_of_each(peers.len())));
+        let mut asked = JoinSet::new();
+        for (number, peer) in peers.into_iter().enumerate() {
+            let (fleet, question) = (self.fleet.clone(), question.clone());
+            let looking = async move {
+                let late = (APART * (number as u32 / AT_ONCE)).min(LATEST); // as many as a fleet may have
+                sleep(late).await;
+                let seen = fleet.look(&peer, &question, PATIENCE - late).await;
+                (peer, seen)
+            };
+            asked.spawn_on(looking, self.fleet.runtime());
+        }
+        let mut own_top = spawn_blocking(own_top).await.unwrap_or_default();
+        let mut nodes = Vec::new();
+        for (peer, seen) in asked.join_all().await {
+            nodes.push(match seen {
+                Ok(answer) => match told::read_answer(&answer) {
+                    Ok(Told::Top(telling, top)) => {
+                        owns(&mut own_top, &peer, &top["owns"]);
+                        json!({"node": &*peer.name, "told": word(telling), "top": top})
+                    }
+                    Ok(Told::Off) => {
+                        let problem = "it tells nothing: fleet.top is \"off\" there";
+                        json!({"node": &*peer.name, "told": "off", "problem": problem})
+                    }
+                    Err(problem) => json!({"node": &*peer.name, "problem": problem.to_string()}),
+                },
+                Err(unseen) => json!({"node": &*peer.name, "away": unseen.is_away(), "problem": unseen.to_string()}),
+            });
+        }
+        let of_fleet = |field: &str| own_top["fleet"][field].as_u64().unwrap_or(0);
+        let missed = of_fleet("largest").saturating_sub(of_fleet("live"));
+        nodes.push(json!({"node": &*own.name, "self": true, "told": "keys", "top": own_top}));
+        nodes.sort_by(|a, b| a["node"].as_str().cmp(&b["node"].as_str()));
+        json!({"nodes": nodes, "missed": missed})
+    }
+}
+
+/// A key may be hot by what many nodes see, so each is asked for more than are shown; in a large fleet for fewer.
+fn keys_of_each(peers: usize) -> usize {
+    (KEYS_OF_ALL / peers.max(1)).clamp(LEAST_KEYS, MOST_KEYS)
+}
+
+fn word(telling: FleetTop) -> &'static str {
+    match telling {
+        FleetTop::Totals => "totals",
+        FleetTop::Keys => "keys",
+        FleetTop::Off => "off",
+    }
+}
+
+/// How many keys it owns a node knows best itself.
+fn owns(top: &mut Value, node: &PeerId, count: &Value) {
+    let mut peers = top.pointer_mut("/fleet/peers").and_then(Value::as_array_mut).into_iter().flatten();
+    if let Some(known) = peers.find(|peer| peer["name"] == *node.name)
+        && count.is_u64()
+    {
+        known["owns"] = count.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_a_large_fleet_is_asked_for_fewer_keys() {
+        assert_eq!([0, 2, 16, 32, 99, 499].map(keys_of_each), [200, 200, 200, 100, 40, 40]);
+    }
+
+    #[test]
+    fn a_node_says_itself_what_it_owns() {
+        let mut top = json!({"fleet": {"peers": [{"name": "a", "owns": 1}, {"name": "b", "owns": 2}]}});
+        let peer = |name: &str| PeerId { name: name.into(), incarnation: 1 };
+        owns(&mut top, &peer("b"), &json!(9));
+        owns(&mut top, &peer("a"), &Value::Null);
+        owns(&mut top, &peer("c"), &json!(9));
+        assert_eq!(top, json!({"fleet": {"peers": [{"name": "a", "owns": 1}, {"name": "b", "owns": 9}]}}));
+    }
+}

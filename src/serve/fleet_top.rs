@@ -1,0 +1,83 @@
+//! What the whole fleet does, for whoever looks at it on this node; and what this node tells peers on which somebody does.
+//!
+//! What is told to peers, `fleet.top` says. Figures are made beside the threads of checks and of the fleet, and so seldom that neither
+//! waits, however many look. Called by `command_line` and the status page, and by the fleet for peers.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use super::fleet_look::FRESH;
+use super::server_state::ServerState;
+use super::told::{self, MOST_KEYS};
+use super::top;
+use crate::config::FleetTop;
+use crate::core::time::Instant;
+use crate::fleet::{LookTaker, PeerId, Show};
+
+/// What each node of the fleet does now: see `FleetLook::nodes`. `None` where this node is in none.
+pub async fn of_fleet(state: &Arc<ServerState>, keys: usize) -> Option<Arc<Value>> {
+    let of_own = state.clone();
+    let own = move || top::top(&of_own, Some(keys));
+    Some(state.fleet_look.get()?.nodes(state.node.clock, keys, own).await)
+}
+
+/// Answers peers on which somebody looks at the fleet.
+#[derive(Debug)]
+pub struct LookedAt {
+    state: Arc<ServerState>,
+    telling: FleetTop,
+    runtime: tokio::runtime::Handle,
+    /// What this node did a moment ago.
+    last: Arc<Mutex<Option<(Instant, Arc<Value>)>>>,
+}
+
+impl LookedAt {
+    /// Answers on `runtime`, and tells what `telling` says.
+    #[must_use]
+    pub fn new(state: Arc<ServerState>, telling: FleetTop, runtime: tokio::runtime::Handle) -> Self {
+        Self { state, telling, runtime, last: Arc::default() }
+    }
+}
+
+impl LookTaker for LookedAt {
+    fn handle_look(&self, from: &PeerId, question: &[u8], show: Show) {
+        let Some(keys) = told::read_question(question) else {
+            return tracing::warn!(peer = %from, "a peer looks at this node in a way that makes no sense");
+        };
+        if self.telling == FleetTop::Off {
+            return show.send(told::nothing().into());
+        }
+        let (state, telling, last) = (self.state.clone(), self.telling, self.last.clone());
+        self.runtime.spawn(async move {
+            // However many peers look, figures are made now and then.
+            let mut last = last.lock().await;
+            let now = state.node.clock.now();
+            let known = last.as_ref().filter(|(at, _)| now.since(*at) < FRESH).map(|(_, top)| top.clone());
+            let made = spawn_blocking(move || {
+                let top = known.unwrap_or_else(|| Arc::new(own(&state, telling)));
+                (told::answer(&top, telling, keys), top)
+            });
+            if let Ok((answer, top)) = made.await {
+                if last.as_ref().is_none_or(|(_, known)| !Arc::ptr_eq(known, &top)) {
+                    *last = Some((now, top));
+                }
+                show.send(answer.into());
+            }
+        });
+    }
+}
+
+/// What this node does, as its peers are told it.
+fn own(state: &ServerState, telling: FleetTop) -> Value {
+    let mut top = top::top(state, (telling == FleetTop::Keys).then_some(MOST_KEYS));
+    let mut peers = top["fleet"]["peers"].as_array().into_iter().flatten();
+    let owns = peers.find(|peer| peer["self"] == true).map(|own| own["owns"].clone());
+    if let Some(fields) = top.as_object_mut() {
+        fields.remove("fleet");
+        fields.insert("owns".into(), owns.unwrap_or_default());
+    }
+    top
+}
