@@ -181,6 +181,6 @@ fn streams_of_garbage_are_refused_and_cost_nobody_else_anything() {
     });
     assert_eq!(a.looks(), 0);
     let stats = a.peer.fleet.stats();
-    assert_eq!((stats.malformed, stats.oversized), (2, 1), "{stats:?}");
+    assert_eq!((stats.malformed, stats.oversized, stats.dropped_in), (1, 1, 3), "{stats:?}");
     assert_eq!(b.looks_at(&a.peer, b"b"), Ok("b!".into()));
 }

@@ -2,6 +2,8 @@
 
 use crate::support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -226,6 +228,37 @@ fn a_node_that_went_without_a_word_is_told_of() {
     assert_eq!((&told["missed"], listed(&told["nodes"]).len()), (&1.into(), 2), "{told}");
     let seen = figures(&rationd(&fleet.daemons[0], &["-o", "json", "top", "--once", "--fleet"]));
     assert_eq!(row(&seen, "(1 more)")["away"], true, "{seen}");
+}
+
+/// The totals of each node are on the page while somebody looks at it, and names of their policies and keys are not.
+#[test]
+fn the_status_page_has_the_sums_of_each_node() {
+    let fleet = Fleet::start(&["top = \"keys\"", "top = \"keys\"", "top = \"off\""]);
+    check(&fleet.daemons[1], "api", "of-b", 40);
+    check(&fleet.daemons[1], "tight", "of-b", 10);
+    let mut stream = TcpStream::connect(fleet.daemons[0].admin()).expect("the admin address accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out is not zero");
+    stream.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("a request goes out");
+    let (mut text, mut part) = (String::new(), [0; 4096]);
+    let told = loop {
+        let len = stream.read(&mut part).expect("more comes");
+        assert_ne!(len, 0, "it has ended: {text}");
+        text.push_str(&String::from_utf8_lossy(&part[..len]));
+        let event = text.split_once("event: fleet\ndata: ").and_then(|(_, event)| event.split_once("\n\n"));
+        if let Some((event, _)) = event {
+            break event.to_owned();
+        }
+    };
+    let nodes: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+    let of = |name: &str| listed(&nodes).iter().find(|node| node["node"] == name).unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(
+        (&of("b")["allowed"], &of("b")["denied"], &of("b")["keys"]),
+        (&43.into(), &7.into(), &2.into()),
+        "{told}"
+    );
+    assert_eq!((&of("b")["store_up"], &of("a")["allowed"]), (&true.into(), &0.into()), "{told}");
+    assert!(of("c")["problem"].as_str().is_some_and(|problem| problem.contains("off")), "{told}");
+    assert!(!told.contains("of-b") && !told.contains("tight"), "{told}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod reply;
 pub mod resp;
 pub mod shard;
 pub mod store;
+pub mod told;
 
 /// One of the functions.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "digest", run: digest::run, longest: 4 << 10, words: digest::WORDS },
     Target { name: "envoy", run: envoy::run, longest: 8 << 10, words: envoy::WORDS },
     Target { name: "fleet", run: fleet::run, longest: 8 << 10, words: fleet::WORDS },
@@ -44,4 +45,5 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "resp", run: resp::run, longest: 8 << 10, words: resp::WORDS },
     Target { name: "shard", run: shard::run, longest: 4 << 10, words: shard::WORDS },
     Target { name: "store", run: store::run, longest: 4 << 10, words: store::WORDS },
+    Target { name: "told", run: told::run, longest: 80 << 10, words: told::WORDS },
 ];

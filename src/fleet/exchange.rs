@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use quinn::{RecvStream, SendStream};
+use quinn::{ReadError, RecvStream, SendStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
@@ -174,6 +174,8 @@ pub(crate) async fn ask(
         () = reading => {}
         () = writing => {}
     }
+    // A peer that takes no asks has refused the stream, and what was asked on it.
+    counters.dropped_out.add(usize::from(answers.is_refused));
     let _ = asks.reset(Closing::Refused.code());
     answers.refuse();
 }
@@ -200,11 +202,13 @@ struct Frames {
     stream: RecvStream,
     /// What has come of the next ones.
     come: BytesMut,
+    /// The peer has ended the stream.
+    is_refused: bool,
 }
 
 impl Frames {
     fn new(stream: RecvStream) -> Self {
-        Self { stream, come: BytesMut::new() }
+        Self { stream, come: BytesMut::new(), is_refused: false }
     }
 
     /// The next frame; `None` when the stream has ended, or says nothing that can be read.
@@ -229,7 +233,9 @@ impl Frames {
 
     /// Reads what has come, and returns how many bytes.
     async fn fill(&mut self) -> Option<usize> {
-        let chunk = self.stream.read_chunk(TOGETHER.1, true).await.ok()??;
+        let read = self.stream.read_chunk(TOGETHER.1, true).await;
+        self.is_refused = matches!(read, Err(ReadError::Reset(_)));
+        let chunk = read.ok()??;
         self.come.extend_from_slice(&chunk.bytes);
         Some(chunk.bytes.len())
     }

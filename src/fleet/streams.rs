@@ -46,19 +46,20 @@ async fn answer_stream(
     if asked.read_exact(&mut channel).await.is_err() {
         return;
     }
-    match (channel[0], answerers.asks) {
+    let lost = match (channel[0], answerers.asks) {
         (channel, Some(exchange)) if channel == Channel::Ask as u8 => {
-            exchange::serve(link, exchange, counters, answers, asked).await;
+            return exchange::serve(link, exchange, counters, answers, asked).await;
         }
         (channel, _) if channel == Channel::Look as u8 => {
-            look::answer(&link, &answerers.looks, &counters, answers, asked).await;
+            return look::answer(&link, &answerers.looks, &counters, answers, asked).await;
         }
+        // The peer has yet to hear that this node takes no asks.
+        (channel, None) if channel == Channel::Ask as u8 => &counters.dropped_in,
         // A later version may have streams that this one does not know.
-        _ => {
-            counters.malformed.add(1);
-            // Either may have ended by itself: then there is nothing to end.
-            let _ = answers.reset(Closing::Refused.code());
-            let _ = asked.stop(Closing::Refused.code());
-        }
-    }
+        _ => &counters.malformed,
+    };
+    lost.add(1);
+    // Either may have ended by itself: then there is nothing to end.
+    let _ = answers.reset(Closing::Refused.code());
+    let _ = asked.stop(Closing::Refused.code());
 }

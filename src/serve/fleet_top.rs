@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -31,7 +32,16 @@ pub struct LookedAt {
     telling: FleetTop,
     runtime: tokio::runtime::Handle,
     /// What this node did a moment ago.
-    last: Arc<Mutex<Option<(Instant, Arc<Value>)>>>,
+    last: Arc<Mutex<Option<Made>>>,
+}
+
+/// Figures, and the last answer that was made of them, with so many keys.
+#[derive(Debug)]
+struct Made {
+    at: Instant,
+    top: Arc<Value>,
+    keys: usize,
+    answer: Bytes,
 }
 
 impl LookedAt {
@@ -52,19 +62,22 @@ impl LookTaker for LookedAt {
         }
         let (state, telling, last) = (self.state.clone(), self.telling, self.last.clone());
         self.runtime.spawn(async move {
-            // However many peers look, figures are made now and then.
+            // However many peers look, figures are made now and then, and most peers want the same of them.
             let mut last = last.lock().await;
             let now = state.node.clock.now();
-            let known = last.as_ref().filter(|(at, _)| now.since(*at) < FRESH).map(|(_, top)| top.clone());
-            let made = spawn_blocking(move || {
-                let top = known.unwrap_or_else(|| Arc::new(own(&state, telling)));
-                (told::answer(&top, telling, keys), top)
+            let fresh = last.as_ref().filter(|made| now.since(made.at) < FRESH);
+            if let Some(made) = fresh.filter(|made| made.keys == keys) {
+                return show.send(made.answer.clone());
+            }
+            let known = fresh.map(|made| (made.at, made.top.clone()));
+            let making = spawn_blocking(move || {
+                let (at, top) = known.unwrap_or_else(|| (now, Arc::new(own(&state, telling))));
+                let answer = told::answer(&top, telling, keys).into();
+                Made { at, top, keys, answer }
             });
-            if let Ok((answer, top)) = made.await {
-                if last.as_ref().is_none_or(|(_, known)| !Arc::ptr_eq(known, &top)) {
-                    *last = Some((now, top));
-                }
-                show.send(answer.into());
+            if let Ok(made) = making.await {
+                show.send(made.answer.clone());
+                *last = Some(made);
             }
         });
     }

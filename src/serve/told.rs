@@ -23,7 +23,7 @@ const FORMAT: u8 = 1;
 /// Most keys of each list that a peer is told.
 pub const MOST_KEYS: usize = 200;
 /// Largest number that a peer is believed: a million a second for thirty years. Sums of a whole fleet have room for it.
-const LARGEST: u64 = 1_000_000_000_000_000;
+pub const LARGEST: u64 = 1_000_000_000_000_000;
 /// Longest text, in characters.
 const LONGEST: usize = 512;
 
@@ -97,7 +97,9 @@ pub fn answer(top: &Value, telling: FleetTop, keys: usize) -> Vec<u8> {
             (false, 1.., _) => keys = keys * 3 / 4,
             (false, 0, 1..) => policies = left * 3 / 4,
             // Neither is in it any more: a store has more servers than an answer has room for.
-            (false, 0, 0) => told["store"] = Value::Null,
+            (false, 0, 0) if !told["store"].is_null() => told["store"] = Value::Null,
+            // What is left has a few numbers in each answer that this version makes.
+            (false, 0, 0) => told = json!({"hot": null}),
         }
     }
 }
@@ -114,7 +116,7 @@ fn cut(told: &mut Value, keys: usize, policies: usize) {
         let checks =
             |policy: &Value| ["allowed", "denied"].iter().filter_map(|field| policy[*field].as_u64()).sum::<u64>();
         list.sort_by_key(|policy| Reverse(checks(policy)));
-        let left_out = left_out + (list.len() - policies) as u64;
+        let left_out = (left_out + (list.len() - policies) as u64).min(LARGEST);
         list.truncate(policies);
         told["policies_left_out"] = json!(left_out);
     }
