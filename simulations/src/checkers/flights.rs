@@ -21,7 +21,7 @@ static GIVEN_UP: Exemption = Exemption::new(
 );
 static AHEAD: Exemption = Exemption::new(
     "an acquire ahead of a window, under limits that have changed",
-    "What it is lent goes back; no return says that it is void, as the store could not tell which window it was of.",
+    "What it is lent lapses with its window; no return says that it is void, as the store could not tell which window it was of.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {

@@ -20,7 +20,7 @@ use super::wish::Wish;
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, Call, Grant, HALF_CALL_LIFE, JUST_NOW, OPEN, Op, StoreError, Voided};
+use crate::core::call::{Acquire, Call, HALF_CALL_LIFE, OPEN, Op, StoreError, Voided};
 use crate::core::calls::{Ended, Flight, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source};
@@ -64,7 +64,6 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
     match wish {
         Wish::DropEnded => drop_ended(key, cx, now),
         Wish::LeaveLimits => leave_limits(key, cx, now),
-        Wish::ReturnGrant(call, grant) => give_back_grant(key, cx, now, call, grant),
         Wish::ReturnAll => {
             give_back(key, cx, now, u64::MAX);
             report_spent(key, cx, now);
@@ -653,20 +652,9 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspe
     key.calls.send(cx, now, call);
 }
 
-/// Returns what was lent under limits that no longer apply, in terms of those limits.
-fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
-    let windows = std::array::from_fn(|index| {
-        let limit = call.rule.limits.get(index).filter(|limit| limit.algorithm != Algorithm::Gcra);
-        limit.and_then(|_| grant.counters[index].at.stored())
-    });
-    let (amount, epoch, voids) = (grant.granted, grant.epoch, Voided::default());
-    let op = Op::Return { amount, epoch, held: 0, ages: JUST_NOW, windows, voids };
-    let call = Call { rule: call.rule.clone(), ..key.call(now, cx.id(), op) };
-    key.calls.send(cx, now, call);
-}
-
 /// Prepares for other limits. Nothing that is held may be spent under them: the store is told what was spent, and
-/// gets the rest back, together with what an acquire under way is lent.
+/// gets the rest back, together with what an acquire under way is lent. The answer to that acquire is not
+/// awaited any more; of one ahead of a window what it is lent lapses with that.
 fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {

@@ -181,8 +181,9 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let &Granted { call, order, sent, grant } = granted;
     let is_counted_anew = key.view.epoch() != 0 && grant.epoch != key.view.epoch() && !grant.reset;
     let lost = learn(key, cx, now, call, grant);
-    if !key.view.is_of_these_limits(call) || grant.epoch != key.view.epoch() {
-        return News::of(void_grant(key, cx, now, call, grant));
+    debug_assert!(key.view.is_of_these_limits(call), "with its limits a key leaves the acquire that was under way");
+    if grant.epoch != key.view.epoch() {
+        return News::of(void_grant(key, cx, grant));
     }
     let ahead = order.window.is_next();
     if let Some(claim) = &order.claim {
@@ -297,17 +298,13 @@ fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, gra
     Wish::Nothing
 }
 
-/// Drops a grant that was made under limits that no longer apply, or by a store that has lost or reset the key since:
-/// nobody may spend it, and callers in line ask again. Tokens of former limits go back under those limits.
-fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish<'static> {
+/// Drops a grant of a store that has lost or reset the key since: nobody may spend it, and callers in line ask again.
+fn void_grant(key: &mut LeasedKey, cx: &mut Context, grant: &Grant) -> Wish<'static> {
     key.outage.enter(Phase::Connected);
     let dropped = key.holdings.drop_unspent();
     let stats = cx.policy_stats(key.policy());
     stats.granted += grant.granted;
     stats.expired += grant.granted + dropped;
-    if !key.view.is_of_these_limits(call) && grant.granted > 0 {
-        advance(key, cx, now, Wish::ReturnGrant(call, grant));
-    }
     Wish::Nothing
 }
 

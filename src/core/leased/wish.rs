@@ -1,7 +1,6 @@
 //! What an input wishes of a key. `advance.rs` grants it.
 
 use crate::core::ask::Loan;
-use crate::core::call::{Call, Grant};
 
 /// What an input asks for that the key's state does not show.
 ///
@@ -37,8 +36,6 @@ pub(super) enum Wish<'a> {
     DropEnded,
     /// To leave the limits that applied so far, because others are about to apply.
     LeaveLimits,
-    /// To return what this grant lends, under the limits of its call, because they no longer apply.
-    ReturnGrant(&'a Call, &'a Grant),
     /// To return all that is held, and to report what was spent of buckets, because a refund is about to ask the store, which can
     /// only judge it where nothing is held.
     ReturnAll,
