@@ -102,6 +102,40 @@ fn what_was_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one()
     }
 }
 
+/// A table with room for one key has forgotten the one that was admitted, for the next of the request, which the store has answered or not.
+/// The node then goes by its own clock, by which the window is over, or has no room for the key; but the store knows better.
+#[test]
+fn an_admission_goes_back_to_the_store_where_its_key_was_forgotten_meanwhile() {
+    for (limit, is_answered) in
+        ["10/1s fixed", "10/1s sliding", "10/100s"].into_iter().flat_map(|limit| [(limit, true), (limit, false)])
+    {
+        let mut bench = Bench::with_keys(limit, 1);
+        let settings = Settings { max_keys: 1, timeout: Micros(50_000), lease_ahead: true };
+        let wrong = bench.store_now() + Micros(3_600 * SECOND.0);
+        bench.shard = Shard::new(settings, 7, 1, 1, (bench.now, wrong));
+        bench.hold(9);
+        assert_eq!(bench.check(4), Some(Verdict::Allow), "{limit}");
+        let (first, rule) = (bench.last.expect("a decision"), bench.rule.clone());
+        bench.advance(Micros(1_000));
+        assert_eq!(bench.check_key(1, 1), None, "{limit}");
+        let call = bench.acquire();
+        if is_answered {
+            bench.grant(&call, 1);
+            bench.calls();
+            assert_eq!(bench.replies(), [Verdict::Allow], "{limit}");
+        }
+        bench.shard.rollback(bench.now, request(&rule, 4), &first);
+        bench.advance(Micros(0));
+        let refunded = bench.calls().into_iter().find_map(|call| match call.op {
+            Op::Refund { amount, windows, .. } => Some((call.digest, amount, windows[0].is_some())),
+            _ => None,
+        });
+        // A bucket takes back what it owes.
+        let names_window = limit != "10/100s";
+        assert_eq!(refunded, Some((Digest::of("test", &[0]), 4, names_window)), "{limit}, answered: {is_answered}");
+    }
+}
+
 #[test]
 fn what_a_share_admitted_in_a_window_that_is_over_does_not_go_back_to_the_next_one() {
     let mut bench = in_an_outage();

@@ -83,6 +83,11 @@ pub trait Limiter {
     /// The books over all keys.
     fn balance(&self, now: Instant) -> Balance;
 
+    /// Tokens that checks have spent, over all keys, less what was taken back into leases. What a baseline spends is not known.
+    fn spent(&self) -> u64 {
+        0
+    }
+
     /// Tokens held of a key that may be spent. What a baseline holds is not known.
     fn held_of(&self, _now: Instant, _digest: Digest) -> u64 {
         0
@@ -201,6 +206,10 @@ impl Limiter for Shard {
             balance.expired += stats.expired;
         }
         balance
+    }
+
+    fn spent(&self) -> u64 {
+        self.policy_stats().map(|(_, stats)| stats.spent).sum()
     }
 
     fn held_of(&self, now: Instant, digest: Digest) -> u64 {

@@ -169,6 +169,18 @@ pub enum Seen<'a> {
         /// The clock of the master that owns the key, now.
         store: Timestamp,
     },
+    /// A node has taken note of a refund, before it answers: what of it went back into its lease by the node's own books. `None`: those
+    /// do not tell, as somebody who waited was served with it.
+    TakenBack {
+        /// The request.
+        request: &'a Request,
+        /// What the node goes by.
+        rule: &'a Arc<Rule>,
+        /// See there.
+        kept: Option<u64>,
+        /// The clock of the master that owns the key, now.
+        store: Timestamp,
+    },
     /// The node died before it answered: nobody waits any more.
     Orphaned(&'a Request),
     /// Something about the hold that began with the request of this id.
@@ -451,7 +463,10 @@ impl Seen<'_> {
     #[must_use]
     pub fn key(&self) -> Option<u32> {
         match self {
-            Self::Asked(request) | Self::Answered { request, .. } | Self::Orphaned(request) => Some(request.key),
+            Self::Asked(request)
+            | Self::Answered { request, .. }
+            | Self::TakenBack { request, .. }
+            | Self::Orphaned(request) => Some(request.key),
             Self::Executed { key, .. }
             | Self::Keeps { key, .. }
             | Self::Released { key, .. }

@@ -150,6 +150,10 @@ impl Limiter for Shards {
         sum
     }
 
+    fn spent(&self) -> u64 {
+        self.shards.iter().map(Limiter::spent).sum()
+    }
+
     fn held_of(&self, now: Instant, digest: Digest) -> u64 {
         Limiter::held_of(&self.shards[self.index(digest)], now, digest)
     }

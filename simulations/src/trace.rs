@@ -84,8 +84,8 @@ impl Trace {
 
 impl Observer for Trace {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if matches!(seen, Seen::Picked { .. } | Seen::Repeated { .. } | Seen::Keeps { .. }) {
-            // What travels of the first is heard, the second is beside the run, and what comes of the third is seen.
+        if matches!(seen, Seen::Picked { .. } | Seen::Repeated { .. } | Seen::Keeps { .. } | Seen::TakenBack { .. }) {
+            // What travels of the first is heard, the second is beside the run, and what comes of the others is seen.
             return;
         }
         self.add(moment.at);
@@ -150,7 +150,11 @@ impl Observer for Trace {
                 self.add_all(&[15, (*node).into(), balance.spent, balance.held, *keys, *waiting]);
             }
             Seen::Census { key, held, counter, .. } => self.add_all(&[24, (*key).into(), *held, counter.used]),
-            Seen::Picked { .. } | Seen::Crowded { .. } | Seen::Repeated { .. } | Seen::Keeps { .. } => {}
+            Seen::Picked { .. }
+            | Seen::Crowded { .. }
+            | Seen::Repeated { .. }
+            | Seen::Keeps { .. }
+            | Seen::TakenBack { .. } => {}
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),

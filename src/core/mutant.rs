@@ -105,6 +105,10 @@ mutants! {
         "A check is served from what is held while others wait in line: line order.";
     RefundTwice, "refund-twice":
         "A refund goes back into the lease and into the store: at most once, bound.";
+    RefundAsksOneLess, "refund-asks-one-less":
+        "Of a refund that is not back in the lease whole the store is asked for one token less than it is: conservation.";
+    WholeRefundOneLess, "whole-refund-one-less":
+        "Of a refund of limits that were charged differently the store is asked for one token less: conservation.";
     IdleBucketKept, "idle-bucket-kept":
         "A node that clients have left keeps much of a bucket, and what it has spent untold: liveness, utilisation of buckets.";
     NobodyIsOwed, "nobody-is-owed":
@@ -143,6 +147,8 @@ mutants! {
         "Each round of gossip begins with the same key, so that of more than fit in one the last are never told: turns.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
+    GrantedAsAdmittedOfSeveral, "granted-as-admitted-of-several":
+        "Of several limits what a node was lent counts as admitted by it: no denial by gossip below the limit.";
     LapsedEntitlementSpent, "lapsed-entitlement-spent":
         "What is set aside for a node is spent after the store may have given it to others: entitled.";
     ShareAfterAcquire, "share-after-acquire":

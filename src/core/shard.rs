@@ -118,7 +118,13 @@ impl Shard {
             self.release(now, request.digest, permit);
             return None;
         }
-        let (index, key, cx) = self.key(now, &request)?;
+        let Some((index, key, cx)) = self.key(now, &request) else {
+            // The key was forgotten meanwhile, and there is no room for it, as all others are in use. It sends what it has to, and is not
+            // kept: should that be lost, nobody sends it again.
+            let mut key = self.unkept(&request);
+            leased::rollback(&mut key, &mut self.cx, now, request.cost, decision);
+            return None;
+        };
         let outcome = leased::rollback(key, cx, now, request.cost, decision);
         self.set_timer(now, index);
         outcome
@@ -370,10 +376,15 @@ impl Shard {
 
     fn insert(&mut self, now: Instant, request: &Request<'_>) -> Option<u32> {
         self.make_room(now)?;
+        let key = self.unkept(request);
+        self.table.insert(key).ok()
+    }
+
+    /// A key of which nothing is known yet.
+    fn unkept(&mut self, request: &Request<'_>) -> LeasedKey {
         let policy = self.cx.policy(request.rule);
         let (nodes, clock) = (self.cx.nodes, self.cx.first_clock());
-        let key = LeasedKey::new(request.digest.0, request.key, request.rule, policy, nodes, clock);
-        self.table.insert(key).ok()
+        LeasedKey::new(request.digest.0, request.key, request.rule, policy, nodes, clock)
     }
 
     /// Makes sure that there is room for one more key of either kind.

@@ -9,6 +9,7 @@
 //! | `entitled.rs` | **entitled**: what the store sets aside for nodes that may lose it |
 //! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
 //! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
+//! | `refunds.rs` | **conservation** of what clients take back |
 //! | `holds.rs` | **conservation**, **at-most-once** of holds that are settled |
 //! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
 //! | `repair.rs` | **no-free-budget**: who brings back what a store lost is lent nothing yet |
@@ -56,6 +57,7 @@ mod phased;
 mod plenty;
 mod purse;
 mod reach;
+mod refunds;
 mod remaining;
 mod repair;
 mod replies;
@@ -124,6 +126,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(store::Store::phased(setting)),
         Box::new(bucket::Bucket::phased(setting)),
         Box::new(tally::Tally::phased(setting)),
+        Box::new(refunds::Refunds::new(setting)),
         Box::new(holds::Holds::new(setting)),
         Box::new(told::Told::phased(setting)),
         Box::new(repair::Repair::phased(setting)),
@@ -154,7 +157,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 35] {
+pub fn sheets() -> [&'static Sheet; 36] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -166,6 +169,7 @@ pub fn sheets() -> [&'static Sheet; 35] {
         &store::SHEET,
         &bucket::SHEET,
         &tally::SHEET,
+        &refunds::SHEET,
         &holds::SHEET,
         &told::SHEET,
         &repair::SHEET,

@@ -415,6 +415,18 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
+    /// A call leaves that asks the store for so many tokens back.
+    pub(super) fn refund_leaves_of(&mut self, observer: &mut dyn Observer, at: u64, amount: u64) {
+        let call = self.refunding(9, amount, None);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    /// That request is granted, at once or when the store has answered.
+    pub(super) fn answered_in_turn(&mut self, observer: &mut dyn Observer, at: u64, request: &Request, parked: bool) {
+        let source = if parked { Source::Store } else { Source::Lease };
+        self.answer(observer, at, request, source, true);
+    }
+
     /// The store executes it.
     pub(super) fn refund_runs(&mut self, observer: &mut dyn Observer, at: u64, [id, cost, taken]: [u64; 3]) {
         let (call, grant) = (self.refunding(id, cost, None), self.grant(at, taken));
@@ -468,6 +480,16 @@ impl History {
             let grant = &self.grant(at, amount);
             self.see(observer, at, &Seen::Settled { node, incarnation, key, call: &call, grant: Some(grant) });
         }
+    }
+
+    /// A call leaves that hands tokens of these windows back.
+    pub(super) fn returns_of(&mut self, observer: &mut dyn Observer, at: u64, ends: [Timestamp; 2], amount: u64) {
+        let mut call = self.voiding(0);
+        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+            (*of, windows[0], windows[1], voids.need) = (amount, ends[0].stored(), ends[1].stored(), 0);
+        }
+        call.id = 50 + at;
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
     /// A node hands tokens of this window back, and so many are taken.

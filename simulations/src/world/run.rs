@@ -19,6 +19,7 @@ use super::several::{Groups, Item};
 use super::state::World;
 use super::stream::Streams;
 use super::watch::Watch;
+use crate::limiter::Limiter;
 use crate::lua::Scripts;
 use crate::maps::Map;
 use crate::observe::{Kind, Request, Seen, Setting};
@@ -28,6 +29,18 @@ use crate::trace::Trace;
 
 /// Between two looks at the nodes' books.
 const AUDIT: u64 = 100_000;
+
+/// What the books of a node say that a refund changes.
+pub(super) struct Till {
+    spent: u64,
+    waiting: u64,
+}
+
+impl Till {
+    pub(super) fn of(limiter: &dyn Limiter) -> Self {
+        Self { spent: limiter.spent(), waiting: limiter.waiting() }
+    }
+}
 
 impl<'a> World<'a> {
     /// A world at its first moment.
@@ -232,6 +245,7 @@ impl<'a> World<'a> {
         let peek = request.kind == Kind::Peek;
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
         let now = node.clock.local(self.now);
+        let before = (request.kind == Kind::Refund).then(|| Till::of(&*node.limiter));
         let outcome = match request.kind {
             Kind::Check | Kind::Peek if let Some(deadline) = self.groups.deadline(request.id) => {
                 node.limiter.check_by(now, deadline, question)
@@ -246,18 +260,31 @@ impl<'a> World<'a> {
             },
             Kind::Reset => node.limiter.reset(now, question),
         };
+        if let Some(before) = before {
+            self.taken_back(&request, before);
+        }
         let verdict = match outcome {
             shard::Outcome::Decided(decision) => {
                 self.answered(&request, &decision, false);
                 Some(decision.verdict)
             }
             shard::Outcome::Parked(ticket) => {
-                node.parked.insert(ticket, request);
+                self.nodes[request.node as usize].parked.insert(ticket, request);
                 None
             }
         };
         self.drain(request.node);
         verdict
+    }
+
+    /// A node has taken note of a refund: tells what of it is back in its lease.
+    pub(super) fn taken_back(&mut self, request: &Request, before: Till) {
+        let node = &self.nodes[request.node as usize];
+        let after = Till::of(&*node.limiter);
+        let kept = before.spent.checked_sub(after.spent).filter(|_| before.waiting == after.waiting);
+        let rule = &node.rules[request.policy as usize];
+        let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
+        self.watch.see(self.moment(), &Seen::TakenBack { request, rule, kept, store });
     }
 
     pub(super) fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {

@@ -50,6 +50,7 @@ struct Places([[u64; BATCH / 64]; 2 * TOPICS.len()]);
 enum Kept {
     Asked(Request),
     Answered { request: Request, rule: Arc<Rule>, decision: Decision, parked: bool, store: Timestamp },
+    TakenBack { request: Request, rule: Arc<Rule>, kept: Option<u64>, store: Timestamp },
     Executed(usize),
     Called(usize),
     Settled(usize),
@@ -289,6 +290,9 @@ impl Large {
             Seen::Answered { request, rule, decision, parked, store } => {
                 Kept::Answered { request: *request, rule: rule.clone(), decision: *decision, parked, store }
             }
+            Seen::TakenBack { request, rule, kept, store } => {
+                Kept::TakenBack { request: *request, rule: rule.clone(), kept, store }
+            }
             Seen::Executed { master, node, incarnation, key, call, grant, stale, ran } => {
                 let (call, grant, ran) = (call.clone(), *grant, ran.clone());
                 Kept::Executed(put(
@@ -326,6 +330,9 @@ impl Large {
             Kept::Asked(request) => Seen::Asked(request),
             Kept::Answered { request, rule, decision, parked, store } => {
                 Seen::Answered { request, rule, decision, parked: *parked, store: *store }
+            }
+            Kept::TakenBack { request, rule, kept, store } => {
+                Seen::TakenBack { request, rule, kept: *kept, store: *store }
             }
             Kept::Executed(place) => {
                 let Executed { master, node, incarnation, key, ref call, ref grant, stale, ref ran } =

@@ -151,7 +151,8 @@ pub(in crate::core) fn rollback(
 }
 
 /// The windows of a charge that may go back; `None` when one of them has ended. What was charged at this moment was charged to those
-/// that are open.
+/// that are open. A key that was forgotten meanwhile, for want of room, does not know the store's clock any more: the windows that it
+/// names the store judges itself.
 fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<Timestamp>) -> Option<Windows> {
     let clock = key.view.clock().latest(now);
     let mut windows = OPEN;
@@ -169,7 +170,7 @@ fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<
             Algorithm::FixedFromFirst => counter.at,
         };
         *window = charged.stored();
-        if !is_open(limit, clock, *window) {
+        if key.view.heard().is_some() && !is_open(limit, clock, *window) {
             return None;
         }
     }
@@ -201,8 +202,11 @@ pub(in crate::core) fn give_back_charge(
     let rule = key.view.rule().clone();
     let (clock, mut due) = (key.view.clock().latest(now), cost);
     let windows = charge.windows(&rule).filter(|windows| {
-        let counts = rule.limits.iter().zip(windows);
-        charge.is_counted && counts.into_iter().all(|(limit, window)| is_open(limit, clock, *window))
+        let mut counts = rule.limits.iter().zip(windows);
+        // As in `charged_windows`, a key that has heard nothing of the store leaves it to the store to judge; of a share the store knows
+        // nothing.
+        let is_known = key.view.heard().is_some() || charge.source == Source::Share;
+        charge.is_counted && (!is_known || counts.all(|(limit, window)| is_open(limit, clock, *window)))
     });
     let Some(windows) = windows else {
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
@@ -246,7 +250,8 @@ pub(in crate::core) fn take_back(
         key.holdings.close_spent();
         key.note_refund_in_store(cost, &windows);
         key.note_unspent(cost);
-        return ask_or_refuse(key, cx, now, Op::Refund { amount: cost, epoch, windows }, cost);
+        let amount = cost - u64::from(on(Mutant::WholeRefundOneLess) && cost > 1);
+        return ask_or_refuse(key, cx, now, Op::Refund { amount, epoch, windows }, cost);
     }
     let back = key.holdings.refund(now, cost.min(key.unreported()), &windows);
     key.note_unspent(back);
@@ -272,6 +277,7 @@ pub(in crate::core) fn take_back(
     if !key.calls.is_acquiring() {
         advance(key, cx, now, Wish::Report);
     }
+    let amount = amount - u64::from(on(Mutant::RefundAsksOneLess) && amount > 1);
     ask_or_refuse(key, cx, now, Op::Refund { amount, epoch, windows }, cost)
 }
 

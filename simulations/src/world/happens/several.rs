@@ -8,6 +8,7 @@ use rationd::core::time::Micros;
 use crate::observe::{Holding, Kind, Request, Seen, Together};
 use crate::world::event::Event;
 use crate::world::node::Phase;
+use crate::world::run::Till;
 use crate::world::several::{Group, Item};
 use crate::world::state::World;
 
@@ -121,12 +122,22 @@ impl World<'_> {
         }
         let rule = &place.rules[policy as usize];
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost, peek: false };
+        let before = Till::of(&*place.limiter);
         let outcome = place.limiter.rollback(now, question, decision);
+        if is_counted {
+            self.taken_back(&refund, before);
+        }
         match outcome {
             _ if !is_counted => {}
-            Some(shard::Outcome::Parked(ticket)) => drop(place.parked.insert(ticket, refund)),
+            Some(shard::Outcome::Parked(ticket)) => {
+                self.nodes[node as usize].parked.insert(ticket, refund);
+            }
             Some(shard::Outcome::Decided(decision)) => self.answered(&refund, &decision, false),
-            None => self.answered(&refund, decision, false),
+            None => {
+                // A key for which there is no room asks the store, and nobody waits for that.
+                self.drain(node);
+                self.answered(&refund, decision, false);
+            }
         }
         self.drain(node);
     }
