@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rationd::core::call::Op;
+use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::limit::Algorithm;
+use rationd::core::limit::{Algorithm, MAX_LIMITS};
 use rationd::core::policy::Rule;
+use rationd::core::time::StoredTime;
 
-use super::notes::{Ids, Trips};
+use super::notes::{Ids, Lives, Trips};
 use super::phased::{BUSY, Phased};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
@@ -37,7 +38,7 @@ static LENDERS: Exemption = Exemption::new(
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static SEVERAL: Exemption = Exemption::new(
-    "what lapses of several limits",
+    "of several limits, what was lent in windows of another one that are over, or before accounts of buckets were closed, and was not admitted; of windows alone, less what was handed back of it",
     "Tokens lapse with the first window that ends, and count as admitted in the others, which are open still.",
 );
 static SOON_OVER: Exemption = Exemption::new(
@@ -49,9 +50,9 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "telling.rs",
     invariants: &["gossip"],
     proves: "Of a window that is open a node tells its peers no more than it has admitted of it, and its peers can read it.",
-    judges: "Windows of all kinds; of several limits, that it is no more than was lent.",
+    judges: "Windows of all kinds, several limits.",
     exemptions: &[&OFF, &LIARS, &PUSHES, &LEAPS, &LENDERS, &BASELINES, &SEVERAL, &SOON_OVER],
-    mutant: Some("granted-as-admitted"),
+    mutant: Some("granted-as-admitted-of-several"),
 };
 
 /// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:
@@ -68,6 +69,52 @@ const SHOWN: usize = 32;
 /// A node, a key, the place of a limit, and `Counter::at` of its window.
 type Window = (u32, u32, usize, u64);
 
+/// What a node was lent under several limits while the same windows of all of them were open.
+#[derive(Clone, Debug, Default)]
+struct Lot {
+    /// `Counter::at` of each; 0 for buckets.
+    windows: [u64; MAX_LIMITS],
+    /// When the first of them ends, or an account of then is closed at the earliest, by the clock that lent it.
+    ends: u64,
+    lent: u64,
+    /// What was admitted of it: of buckets, what was while this was the latest.
+    admitted: u64,
+}
+
+impl Lot {
+    /// Windows as a grant shows them, or those after.
+    fn of(call: &Call, grant: &Grant, is_next: bool) -> Self {
+        let mut lot = Self { ends: u64::MAX, ..Self::default() };
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            let at = grant.counters[index].at.0 + if is_next { limit.period.0 } else { 0 };
+            let ends = match limit.algorithm {
+                Algorithm::Gcra => {
+                    let lasts = call.rule.account_period().0;
+                    (grant.now.0 / lasts + ACCOUNTS) * lasts
+                }
+                Algorithm::Sliding => at + limit.period.0,
+                _ => at,
+            };
+            lot.windows[index] = if limit.algorithm == Algorithm::Gcra { 0 } else { at };
+            lot.ends = lot.ends.min(ends);
+        }
+        lot
+    }
+
+    /// Whether all of its windows are open at that time.
+    fn is_open(&self, rule: &Rule, store: u64) -> bool {
+        rule.limits.iter().zip(self.windows).all(|(limit, at)| match limit.algorithm {
+            Algorithm::Fixed => (at - limit.period.0..at).contains(&store),
+            Algorithm::Sliding => (at..at + limit.period.0).contains(&store),
+            Algorithm::FixedFromFirst => store < at,
+            Algorithm::Gcra | Algorithm::Concurrent => true,
+        })
+    }
+}
+
+/// An account of a bucket is closed so many of its periods after the one in which it was opened began.
+const ACCOUNTS: u64 = 2;
+
 /// The checker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Telling {
@@ -80,12 +127,14 @@ pub(super) struct Telling {
     keys: Map<u128, (u32, Arc<Rule>)>,
     /// By key and limit: the windows from the first request that the store has shown lately.
     shown: Map<(u32, usize), VecDeque<u64>>,
-    /// What was admitted of a window or lent on to peers, and what was lent of it; on a share by node and key, as it may not know
-    /// which window it is in.
+    /// What was admitted of a window or lent on to peers; on a share by node and key, as it may not know which window it is in.
     admitted: Map<Window, u64>,
-    lent: Map<Window, u64>,
+    /// By node and key of several limits, in the order in which they were lent.
+    lots: Map<(u32, u32), Vec<Lot>>,
+    returned: Ids,
     alone: Map<(u32, u32), u64>,
     trips: Trips,
+    lives: Lives,
     settled: Ids,
     /// The longest trip of an answer that brought tokens of a window.
     slowest: Map<Window, u64>,
@@ -170,11 +219,16 @@ impl Telling {
                 continue;
             }
             let alone = self.alone.get(&(from, key)).copied().unwrap_or(0);
-            let of = if SEVERAL.when(rule.limits.len() > 1) { &self.lent } else { &self.admitted };
-            let admitted = of.get(&window).copied().unwrap_or(0) + alone;
-            if told.count.net() > admitted {
+            let admitted = self.admitted.get(&window).copied().unwrap_or(0) + alone;
+            let soon = now + self.edge.max(EDGE + slowest);
+            let over = self.lots.get(&(from, key)).into_iter().flatten();
+            let over = over.filter(|lot| lot.windows[window.2] == window.3 && lot.ends < soon);
+            let lapsed = SEVERAL.forgives(over.map(|lot| lot.lent.saturating_sub(lot.admitted)).sum());
+            if told.count.net() > admitted + lapsed {
                 self.found.add("gossip", moment, || {
-                    format!("node {from} told {told:?} of key {key}, and has admitted {admitted}")
+                    format!(
+                        "node {from} told {told:?} of key {key}, and has admitted {admitted}, and {lapsed} may have lapsed"
+                    )
                 });
             }
         }
@@ -190,6 +244,8 @@ impl Telling {
     /// A node has admitted so much at that time of the owner's clock, or has lent it on. It goes by the clock that lent it the
     /// tokens, which may be that of an owner of before, in another window.
     fn admit(&mut self, moment: Moment, node: u32, key: u32, rule: &Rule, tokens: u64, store: u64) {
+        let lots = self.lots.get_mut(&(node, key)).into_iter().flatten().rev();
+        lots.filter(|lot| lot.is_open(rule, store)).take(1).for_each(|lot| lot.admitted += tokens);
         let lender = self.executed.get(&key).map(|skew| moment.store.0.wrapping_add(*skew));
         let lender = lender.filter(|lender| LENDERS.when(self.leaps && differ(*lender, store) > SAME)).unwrap_or(store);
         for (index, limit) in rule.limits.iter().enumerate() {
@@ -208,6 +264,21 @@ impl Telling {
     }
 }
 
+impl Telling {
+    /// A node hands tokens of windows back: those are neither admitted nor lapsed. Of a bucket it may have told of them meanwhile, as
+    /// they wait for an answer.
+    fn returns(&mut self, node: u32, key: u32, call: &Call) {
+        let Op::Return { amount, windows, .. } = call.op else { return };
+        let is_of_windows = call.rule.limits.iter().all(|limit| limit.algorithm != Algorithm::Gcra);
+        if amount == 0 || !is_of_windows || !self.returned.is_first((node, self.lives.of(node).1), call.id) {
+            return;
+        }
+        let windows = windows.map(StoredTime::number);
+        let lots = self.lots.get_mut(&(node, key)).into_iter().flatten();
+        lots.filter(|lot| lot.windows == windows).for_each(|lot| lot.lent = lot.lent.saturating_sub(amount));
+    }
+}
+
 impl Observer for Telling {
     fn minds(&self, topic: Topic) -> bool {
         topic == Topic::Told
@@ -222,6 +293,7 @@ impl Observer for Telling {
             return;
         }
         self.trips.see(moment, seen);
+        self.lives.see(seen);
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(moment, request.key, store.0);
         }
@@ -238,7 +310,14 @@ impl Observer for Telling {
                     let at = grant.counters[index].at.0 + if order.window.is_next() { limit.period.0 } else { 0 };
                     let slowest = self.slowest.entry((*node, *key, index, at)).or_default();
                     *slowest = self.trips.latest().max(*slowest);
-                    *self.lent.entry((*node, *key, index, at)).or_default() += if is_first { grant.granted } else { 0 };
+                }
+                if is_first && call.rule.limits.len() > 1 {
+                    let lots = self.lots.entry((*node, *key)).or_default();
+                    let lot = Lot::of(call, grant, order.window.is_next());
+                    match lots.iter_mut().find(|known| (known.windows, known.ends) == (lot.windows, lot.ends)) {
+                        Some(known) => known.lent += grant.granted,
+                        None => lots.push(Lot { lent: grant.granted, ..lot }),
+                    }
                 }
             }
             Seen::Executed { key, call, grant, .. } => {
@@ -252,8 +331,9 @@ impl Observer for Telling {
                     }
                 }
             }
-            Seen::Called { key, call, .. } => {
+            Seen::Called { node, key, call, .. } => {
                 self.keys.insert(call.digest.0, (*key, call.rule.clone()));
+                self.returns(*node, *key, call);
             }
             Seen::Told { from, frames, lies, .. } => {
                 frames.iter().for_each(|frame| self.told(moment, *from, frame, *lies));
@@ -298,6 +378,7 @@ impl Checker for Telling {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::call::Counter;
     use rationd::core::key::Digest;
     use rationd::core::time::Timestamp;
     use rationd::core::usage::{Count, Usage};
@@ -427,6 +508,38 @@ mod tests {
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 62, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// Six are lent of a second and a minute, and four of them are admitted. Of the minute the other two may be told as admitted when the second
+    /// is over, unless they were handed back; of the second they may not, and nor may they before.
+    #[test]
+    fn of_several_limits_what_is_told_was_admitted_or_has_lapsed() {
+        for (place, at, back, told, seen) in [
+            (0, SECOND / 2, 0, 4, 0),
+            (0, SECOND / 2, 0, 5, 1),
+            (1, SECOND / 2, 0, 4, 0),
+            (1, SECOND / 2, 0, 5, 1),
+            (1, SECOND + 1, 0, 6, 0),
+            (1, SECOND + 1, 0, 7, 1),
+            (1, SECOND + 1, 2, 4, 0),
+            (1, SECOND + 1, 2, 5, 1),
+        ] {
+            let mut history = History::of_several(&["10/1s fixed", "100/1m fixed"]);
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            let ends = [SECOND, 60 * SECOND].map(|end| Timestamp(1_800_000_000_000_000 + end));
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            (counters[0].at, counters[1].at) = (ends[0], ends[1]);
+            history.lent_in(&mut checker, 1, counters, 6);
+            history.check(&mut checker, 2, 4, Source::Lease, true);
+            history.returns_of(&mut checker, SECOND / 2, ends, back);
+            let count = Count { admitted: told, refunded: 0 };
+            let usage = Usage { digest: Digest(1), limit: place as u8, window: ends[place], count, epoch: 0 };
+            let frames = Frames::new(digest::encode(&[usage]));
+            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            assert_eq!(checker.violations().len(), seen, "{place} {at} {back} {told}: {:?}", checker.violations());
         }
     }
 

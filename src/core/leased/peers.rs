@@ -39,7 +39,9 @@ impl LeasedKey {
         let (limit, at) = (&self.view.rule().limits[index], self.view.counter(index).at);
         let (refunded, in_store) =
             self.peers.window(index, at).map_or((0, 0), |window| (window.own.refunded, window.refunded_in_store));
-        let held = if on(Mutant::GrantedAsAdmitted) { 0 } else { self.holdings.lease().held_of(index, at) };
+        let as_admitted = on(Mutant::GrantedAsAdmitted)
+            || on(Mutant::GrantedAsAdmittedOfSeveral) && self.view.rule().limits.len() > 1;
+        let held = if as_admitted { 0 } else { self.holdings.lease().held_of(index, at) };
         let lent = self.view.lent(index).saturating_sub(held);
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
