@@ -11,6 +11,7 @@ mod figures;
 mod fleet;
 mod histogram;
 mod judge;
+mod news;
 mod peak;
 mod slots;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use self::fleet::Fleet;
 pub use self::histogram::Histogram;
 pub use self::judge::{Measured, percent, thousandths};
 use self::judge::{part_used, ratio};
+use self::news::News;
 use self::peak::WHOLE;
 use self::slots::Slots;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
@@ -42,6 +44,8 @@ const SWEEP: usize = 4_096;
 pub struct Ledger {
     /// The end of the warm-up, in true microseconds.
     warm: u64,
+    /// Nodes hear of each other.
+    hears: bool,
     /// The period of calls per window.
     period: u64,
     now: u64,
@@ -52,6 +56,7 @@ pub struct Ledger {
     sweep_at: usize,
     sums: Sums,
     fleet: Fleet,
+    news: News,
     back: Back,
     slots: Slots,
     answers: Histogram,
@@ -81,6 +86,7 @@ impl Ledger {
         let limits = setting.rules.iter().take(1).flat_map(|rule| rule.limits.iter());
         Self {
             warm: setting.plan.warm_up.0,
+            hears: setting.plan.gossip.is_some(),
             period: limits.map(|limit| limit.period.0).max().unwrap_or(1_000_000),
             now: 0,
             books: Vec::new(),
@@ -88,6 +94,7 @@ impl Ledger {
             sweep_at: SWEEP,
             sums: Sums::default(),
             fleet: Fleet::default(),
+            news: News::default(),
             back: Back::new(setting),
             slots: Slots::new(setting),
             answers: Histogram::default(),
@@ -127,6 +134,7 @@ impl Ledger {
             answer_p999_us: self.answers.percentile(99_900),
             answer_longest_us: self.answers.longest(),
             peer_answer_p99_us: self.peer_answers.percentile(99_000),
+            news_p99_us: self.news.age(),
             first_answer_us: fleet.first_answer(),
             used: part_used(used.admitted, used.possible),
             used_tokens: used.admitted,
@@ -212,6 +220,9 @@ impl Observer for Ledger {
         self.now = moment.at;
         if self.slots.see(moment, seen, self.warm) {
             return;
+        }
+        if self.hears {
+            self.news.see(moment, seen, self.now >= self.warm);
         }
         match *seen {
             Seen::Answered { request, rule, decision, parked, store } => {

@@ -63,7 +63,11 @@ impl fmt::Display for Outcome {
         let (waits, p99, beyond) = (percent(waits), Span(answer_p99_us), percent(self.figures.beyond()));
         let (p999, false_denials) = (Span(answer_p999_us), percent(false_denials));
         let slots = percent(self.figures.slots_over);
-        write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, p99.9 {p999}, {beyond} over, ")?;
+        write!(f, "{calls} calls per 1000 checks, {waits} waited, p99 {p99}, p99.9 {p999}, ")?;
+        if self.figures.news_p99_us > 0 {
+            write!(f, "news of peers {} old, ", Span(self.figures.news_p99_us))?;
+        }
+        write!(f, "{beyond} over, ")?;
         write!(f, "{slots} slots over, ")?;
         write!(f, "{false_denials} denied falsely")?;
         let Figures { first_answer_us, herd_back, .. } = self.figures;
@@ -114,6 +118,7 @@ mod tests {
                      0 % slots over, 1.5 % denied falsely [0000000000000001] — again";
         assert_eq!(line, quiet);
         outcome.figures = Figures {
+            news_p99_us: 350_000,
             first_answer_us: 2_000,
             herd_back: 1_250,
             burst_over: 3_000,
@@ -122,7 +127,7 @@ mod tests {
         };
         let line = outcome.to_string();
         assert!(
-            line.contains("p99.9 20ms, 3 % over, 12.5 % slots over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
+            line.contains("p99.9 20ms, news of peers 350ms old, 3 % over, 12.5 % slots over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
             "{line}"
         );
     }

@@ -79,6 +79,7 @@ impl Plan {
             p99: goal.p99.or(expect.p99),
             p999: goal.p999.or(expect.p999),
             peer_p99: goal.peer_p99.or(expect.peer_p99),
+            news: goal.news.or(expect.news),
             first: goal.first.or(expect.first),
             false_denials: goal.false_denials.or(expect.false_denials),
             herd_back: goal.herd_back.or(expect.herd_back),
@@ -678,6 +679,9 @@ pub struct Expect {
     pub p999: Option<Span>,
     /// Within which 99 % of the checks are answered that wait for a peer.
     pub peer_p99: Option<Span>,
+    /// How old 99 % of the news are at most that nodes hear of peers: since the first token that a peer had admitted and they did not know
+    /// of.
+    pub news: Option<Span>,
     /// Longest first answer of a node that joins.
     pub first: Option<Span>,
     /// Most checks that are denied though by what was really admitted there were tokens, in thousandths of a percent.

@@ -64,7 +64,7 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        let figures = "used % | calls / 1000 | calls / window | waits % | over % | slots over % | herd | fairness | p99 | p99.9 | longest | p99 of peers";
+        let figures = "used % | calls / 1000 | calls / window | waits % | over % | slots over % | herd | fairness | p99 | p99.9 | longest | p99 of peers | news of peers";
         say!("| scenario | {figures} | first of a node | false denials % | herd after an outage |");
         say!("|---{}|", "|---".repeat(15));
         let outcomes = self.run(&scenarios)?;
@@ -182,6 +182,7 @@ fn row(outcome: &Outcome) -> String {
         most(figures.answer_p999_us, expect.p999.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.answer_longest_us, expect.answer.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.peer_answer_p99_us, expect.peer_p99.map(|answer| answer.0), |time| Span(time).to_string()),
+        most(figures.news_p99_us, expect.news.map(|age| age.0), |time| Span(time).to_string()),
         most(figures.first_answer_us, expect.first.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.false_denials, goal(expect.false_denials), thousandths),
         most(figures.herd_back, goal(expect.herd_back), thousandths),

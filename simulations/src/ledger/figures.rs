@@ -59,6 +59,9 @@ pub struct Figures {
     pub answer_longest_us: u64,
     /// As `answer_p99_us`, of those that waited for a peer, which answered them.
     pub peer_answer_p99_us: u64,
+    /// As old as this, or less, was what a node went by about a peer in 99 % of the times at which news of it came: since the first token
+    /// that the peer had admitted of a window and the node did not know of; 0 where nothing was told.
+    pub news_p99_us: u64,
     /// The longest first answer of a node that joined during the run.
     pub first_answer_us: u64,
     /// Part admitted of what one exact counter would have admitted of the same checks, at most all,

@@ -46,6 +46,9 @@ impl Expect {
             at_most(self.peer_p99.map(|most| most.0), figures.peer_answer_p99_us, |time| {
                 format!("99 % of the answers of peers took {} at most", Span(time))
             }),
+            at_most(self.news.map(|most| most.0), figures.news_p99_us, |time| {
+                format!("99 % of the news of peers were {} old at most", Span(time))
+            }),
             at_most(self.first.map(|most| most.0), figures.first_answer_us, |time| {
                 format!("the first answer of a node took {}", Span(time))
             }),
@@ -87,6 +90,7 @@ impl Expect {
             time("p99", self.p99, figures.answer_p99_us),
             time("p999", self.p999, figures.answer_p999_us),
             time("peer_p99", self.peer_p99, figures.peer_answer_p99_us),
+            time("news", self.news, figures.news_p99_us),
             time("first", self.first, figures.first_answer_us),
             part("false_denials", self.false_denials, figures.false_denials),
             times("herd_back", self.herd_back, figures.herd_back),
@@ -111,6 +115,7 @@ impl Expect {
             ("p99", micros(self.p99), micros(before.p99)),
             ("p999", micros(self.p999), micros(before.p999)),
             ("peer_p99", micros(self.peer_p99), micros(before.peer_p99)),
+            ("news", micros(self.news), micros(before.news)),
             ("first", micros(self.first), micros(before.first)),
             ("false_denials", self.false_denials.map(u64::from), before.false_denials.map(u64::from)),
             ("herd_back", self.herd_back.map(u64::from), before.herd_back.map(u64::from)),
@@ -226,7 +231,7 @@ mod tests {
     fn all_bounds(at: u64) -> Expect {
         let fields = serde_json::to_value(Expect::default()).unwrap();
         let bound = |name: &String| match name.as_str() {
-            "answer" | "p99" | "p999" | "peer_p99" | "first" => format!("{at}us").into(),
+            "answer" | "p99" | "p999" | "peer_p99" | "news" | "first" => format!("{at}us").into(),
             _ => serde_json::Value::from(at),
         };
         let bounds = fields.as_object().unwrap().keys().map(|name| (name.clone(), bound(name)));
@@ -250,6 +255,7 @@ mod tests {
             answer_p99_us: 50,
             answer_p999_us: 50,
             peer_answer_p99_us: 50,
+            news_p99_us: 50,
             first_answer_us: 50,
             false_denials: 50,
             herd_back: 50,
