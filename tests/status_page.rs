@@ -128,8 +128,15 @@ fn a_browser_sees_within_two_seconds_that_the_store_is_away() {
         .then_some(())
     });
     assert!(browser.text("used").contains("acct:acme"), "{}", browser.text("used"));
-    let node = browser.text("peers").lines().find(|line| line.starts_with("app-17")).map(str::to_owned);
-    assert!(node.is_some_and(|line| line.ends_with("\tthis node\t6")), "{}", browser.text("peers"));
+    // What each node of the fleet tells, with rates once it has been asked twice.
+    let node = wait_for("the node's own sums have rates", 30, || {
+        load(20);
+        let peers = browser.text("peers");
+        let node = peers.lines().find(|line| line.starts_with("app-17"))?;
+        let cells: Vec<String> = node.split('\t').map(str::to_owned).collect();
+        cells.get(5).is_some_and(|rate| rate.parse::<u64>().is_ok_and(|rate| rate > 0)).then_some(cells)
+    });
+    assert_eq!((&node[3..5], node[7].as_str(), node[8].as_str()), (&["this node".into(), "6".into()][..], "6", "up"));
     if let Some(path) = std::env::var_os("RATIOND_SCREENSHOT") {
         // For the manual: its pictures were taken so, of a node of a fleet of three after fifteen minutes of checks.
         let shot = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
