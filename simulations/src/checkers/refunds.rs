@@ -41,6 +41,10 @@ static OTHERS: Exemption = Exemption::new(
     "too little, beyond what the node has admitted from leases under these limits and has not taken back",
     "What another node, a share, a peer or a policy has admitted it does not know to be charged: it asks for as much as it knows of.",
 );
+static VAIN: Exemption = Exemption::new(
+    "too little by as much as was taken back of the key, by whatever node, beyond what that had admitted in the windows at hand, until two of the longest periods and two seconds later",
+    "It takes what is charged for others, or what is charged until its call arrives: the node is shown less than it has admitted.",
+);
 static OVER: Exemption = Exemption::new(
     "too little of a window that is over, or begins or ends within 20 ms and a trip to the store and back, or of what may have leaked out of a bucket meanwhile",
     "A full limit takes nothing back, and which window is open a node knows to within a trip.",
@@ -55,7 +59,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["conservation"],
     proves: "Of what a client takes back each token is in its node's lease again or asked back of the store, no token more or less.",
     judges: "All but concurrent limits, several limits, holds, several keys.",
-    exemptions: &[&BASELINES, &SERVED, &LATE, &UNKNOWN, &LEAPS, &OTHERS, &OVER, &FROM_FIRST],
+    exemptions: &[&BASELINES, &SERVED, &LATE, &UNKNOWN, &LEAPS, &OTHERS, &VAIN, &OVER, &FROM_FIRST],
     mutant: Some("refund-asks-one-less"),
 };
 
@@ -115,6 +119,8 @@ pub(super) struct Refunds {
     clocks: Clocks,
     ids: Ids,
     keys: Map<(Life, u32), Key>,
+    /// By key: what was taken back in vain, and when.
+    vain: Map<u32, VecDeque<(u64, u64)>>,
     /// By key: what was charged before that time is not known.
     void: Numbered<u64>,
     /// When checks were admitted from leases that may go back as such, and when their limit is whole again, by their ids.
@@ -137,11 +143,19 @@ impl Key {
     }
 
     /// What the node knows to be charged at that time, and can be taken back: what it has admitted from leases in windows that
-    /// are surely open, or has not surely leaked. Of buckets alone any part of what they owe is enough for all.
+    /// are surely open, or has not surely leaked.
     fn charged(&self, rule: &Rule, now: u64, edge: u64) -> u64 {
-        let are_buckets = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        let most = rule.limits.iter().map(|limit| self.charged_of(rule, limit, now, edge)).max().unwrap_or(0);
-        if are_buckets && most > 0 { u64::MAX } else { most }
+        rule.limits.iter().map(|limit| self.charged_of(rule, limit, now, edge)).max().unwrap_or(0)
+    }
+
+    /// What it has admitted in each of the windows that are open: what is taken back beyond that takes what is charged for others, or
+    /// next.
+    fn present(&self, rule: &Rule, now: u64) -> u64 {
+        let sum = |limit: &Limit| {
+            let is_of = |admitted: &&Admitted| admitted.at / limit.period.0 == now / limit.period.0;
+            self.admitted.iter().filter(is_of).map(|admitted| admitted.left).sum()
+        };
+        rule.limits.iter().map(sum).min().unwrap_or(0)
     }
 
     fn charged_of(&self, rule: &Rule, limit: &Limit, now: u64, edge: u64) -> u64 {
@@ -206,6 +220,7 @@ impl Refunds {
             clocks: Clocks::new(plan),
             ids: Ids::default(),
             keys: Map::default(),
+            vain: Map::default(),
             void: Numbered::default(),
             charges: Map::default(),
             order: VecDeque::new(),
@@ -232,7 +247,7 @@ impl Refunds {
     }
 
     /// What of a refund is to be taken back at least.
-    fn least(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, store: u64) -> u64 {
+    fn least(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, kept: u64, store: u64) -> u64 {
         let of_charge = self.of_charges.remove(&request.id);
         let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
         let lasts = 2 * longest + HEARS;
@@ -257,11 +272,22 @@ impl Refunds {
         }
         let Some(key) = self.keys.get(&(self.lives.of(request.node), request.key)) else { return 0 };
         let is_of_these = key.rule.as_ref().is_some_and(|known| known.limits == rule.limits);
-        if OTHERS.when(!is_of_these) { 0 } else { key.charged(rule, store, edge).min(request.cost) }
+        if OTHERS.when(!is_of_these) {
+            return 0;
+        }
+        let vain = self.vain.get(&request.key).into_iter().flatten();
+        let vain = vain.filter(|(at, _)| moment.at < at + lasts).map(|(_, tokens)| tokens).sum();
+        let charged = key.charged(rule, store, edge).saturating_sub(VAIN.forgives(vain));
+        // Of buckets alone any part of what they owe, beside what is in the lease again, is enough for all.
+        match rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
+            true if charged > kept => request.cost,
+            true => 0,
+            false => charged.min(request.cost),
+        }
     }
 
     fn taken_back(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, kept: Option<u64>, store: u64) {
-        let least = self.least(moment, request, rule, store);
+        let least = self.least(moment, request, rule, kept.unwrap_or(0), store);
         let key = self.keys.entry((self.lives.of(request.node), request.key)).or_default();
         key.is_unsure |= SERVED.when(kept.is_none());
         let kept = kept.unwrap_or(0);
@@ -271,7 +297,13 @@ impl Refunds {
         let (least, most) = (least.saturating_sub(kept), request.cost.saturating_sub(kept));
         (key.least, key.most) = (key.least + least, key.most + most);
         key.parked.push_back(Parked { id: request.id, least, most, sum: key.least });
+        let vain = request.cost.saturating_sub(key.present(rule, store));
         key.take_back(request.cost);
+        if vain > 0 {
+            let all = self.vain.entry(request.key).or_default();
+            all.push_back((moment.at, vain));
+            all.drain(..all.len().saturating_sub(REMEMBERED));
+        }
     }
 
     fn answered(&mut self, moment: Moment, request: &Request, is_granted: bool, parked: bool) {
