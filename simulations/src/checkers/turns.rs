@@ -42,7 +42,7 @@ static FORGOTTEN: Exemption = Exemption::new(
     "Nodes begin anew, and tell of them when they hear of it.",
 );
 static LOST: Exemption = Exemption::new(
-    "a key that a node tells of as of one that the store has lost",
+    "a key that a node tells of as of one that the store has lost, and what it tells of such a key until the windows are over that were open then",
     "Such keys are told before all others, out of turn: until peers have heard of them the store lends their tokens again.",
 );
 static ASIDE: Exemption = Exemption::new(
@@ -172,6 +172,8 @@ pub(super) struct Turns {
     shard: Numbered<u128>,
     skews: Numbered<u64>,
     spoiled: Numbered<u64>,
+    /// By key, the longest of its windows.
+    longest: Numbered<u64>,
     /// The latest time by which each key was counted.
     latest: Numbered<u64>,
     trips: Trips,
@@ -278,6 +280,7 @@ impl Turns {
             shard: Numbered::default(),
             skews: Numbered::default(),
             spoiled: Numbered::default(),
+            longest: Numbered::default(),
             latest: Numbered::default(),
             trips: Trips::default(),
             clocks: Clocks::new(plan),
@@ -296,6 +299,7 @@ impl Turns {
 
     /// A node has admitted a check.
     fn admitted(&mut self, request: &Request, rule: &Rule, source: Source, store: u64) {
+        *self.longest.of(request.key) = aligned(rule).map(|(_, limit)| limit.period.0).max().unwrap_or(0);
         for (place, limit) in aligned(rule) {
             let ends = (store / limit.period.0 + 1) * limit.period.0;
             if self.is_spoiled(request.key, limit, ends) || EDGE.when(ends < store + self.edge) {
@@ -338,7 +342,7 @@ impl Turns {
 
     /// A round of gossip is over.
     fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
-        let Self { tellers, keys, shard, skews, shards, .. } = self;
+        let Self { tellers, keys, shard, skews, shards, spoiled, longest, .. } = self;
         let teller = tellers.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         teller.rounds += 1;
@@ -362,7 +366,9 @@ impl Turns {
         let mut told: BTreeMap<u32, bool> = BTreeMap::new();
         for entry in usage {
             if let Some(key) = keys.get(&entry.digest.0) {
-                *told.entry(*key).or_default() |= entry.epoch != 0;
+                let lost_at = spoiled.get(*key).copied().filter(|at| *at > 0);
+                let until = lost_at.map_or(0, |at| at + 2 * longest.get(*key).copied().unwrap_or(0));
+                *told.entry(*key).or_default() |= entry.epoch != 0 || now(*key) < until;
             }
         }
         for (key, is_lost) in told {

@@ -146,7 +146,11 @@ impl Observer for Printer {
                     let key = self.keys.get(&told.digest.0).copied();
                     if self.wants(Some(*node), key) {
                         let (window, count) = (told.window.0, told.count);
-                        say!("{at} node {node} tells of key {key:?}, limit {}, window {window}: {count:?}", told.limit);
+                        say!(
+                            "{at} node {node} tells of key {key:?}, limit {}, window {window}: {count:?}, epoch {}",
+                            told.limit,
+                            told.epoch
+                        );
                     }
                 }
             }
