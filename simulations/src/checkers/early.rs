@@ -22,8 +22,8 @@ use crate::plan::{Brain, Plan, Zone};
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static LOST: Exemption = Exemption::new(
-    "a key of which a call, or an ask of a peer, was lost, was not sent or took more than a fifth of the timeout, in runs with losses, or from a fault of nodes or of the way to the store on until all has healed, as long as its tokens count",
-    "What it was lent nobody has.",
+    "a key of which a call, or an ask of a peer, was lost, was not sent or took more than a fifth of the timeout, in runs with losses, or from a fault of nodes or of the way to the store on until all has healed, as long as its tokens count; and again when the node that asked is lent something for the first time after that",
+    "What it was lent nobody has. Its node has gone by its share since, however long nobody asked it for the key, and asks for what is left of that, so that others are not lent it.",
 );
 static FORGOTTEN: Exemption = Exemption::new(
     "a key of which the store has lost something, or a former owner lent, as long as its tokens count",
@@ -192,6 +192,8 @@ pub(super) struct Early {
     spoilt: Map<u32, u64>,
     /// When a call about a key was last not answered or not sent.
     unanswered: Map<u32, u64>,
+    /// Nodes, in their lives, that have been lent nothing of a key since a call about it was lost.
+    by_share: BTreeSet<((u32, u64), u32)>,
     /// When a fault last reached a key, and which nodes it reached.
     reached: Map<u32, u64>,
     reach: Reach,
@@ -229,6 +231,7 @@ impl Early {
             alone: Map::default(),
             spoilt: Map::default(),
             unanswered: Map::default(),
+            by_share: BTreeSet::new(),
             reached: Map::default(),
             reach: Reach::new(plan),
             keys: Map::default(),
@@ -259,7 +262,14 @@ impl Early {
                 if LOST.when(is_lost && self.is_faulty(moment)) {
                     self.reached.insert(*key, moment.at);
                 }
-                LOST.when(is_lost && self.plan.network.loss > 0).then_some(*key)
+                let excuses = self.is_faulty(moment) || self.plan.network.loss > 0;
+                let life = ((*node, *incarnation), *key);
+                if LOST.when(grant.is_none() && excuses) {
+                    self.by_share.insert(life);
+                }
+                let is_lent = grant.is_some_and(|grant| grant.granted > 0);
+                let is_first = is_lent && self.by_share.remove(&life);
+                (LOST.when(is_lost && self.plan.network.loss > 0) || is_first).then_some(*key)
             }
             Seen::PeerAnswered { key, peer, ask, answer, .. } if answer.is_ok() => {
                 self.calls.leave(moment, *peer, *key, u64::MAX - ask.id);
@@ -638,6 +648,30 @@ mod tests {
             history.check(&mut checker, at * SECOND + SECOND / 4, 1, Source::Lease, false);
             history.check(&mut checker, (at + 1) * SECOND + SECOND / 4, 1, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{answered} {at}: {:?}", checker.violations());
+        }
+    }
+
+    /// After a call that was lost its node goes by its share until it is lent something, at five seconds.
+    #[test]
+    fn a_key_is_excused_of_which_a_node_is_lent_what_is_left_of_its_share_after_a_call_was_lost() {
+        for (is_lost, at, seen) in [(true, 5, 0), (true, 7, 1), (false, 5, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.network.loss = 1;
+            let mut checker = Early::new(&setting);
+            if is_lost {
+                history.called(&mut checker, SECOND, 1, 1);
+                history.unanswered_in(&mut checker, SECOND + 50_000, [0, 1]);
+            }
+            for (id, second) in [(2, 5), (3, 7)] {
+                history.called(&mut checker, second * SECOND, id, 99);
+                history.settled(&mut checker, second * SECOND + 1, id, 99);
+                if second == at {
+                    history.check(&mut checker, at * SECOND + SECOND / 4, 1, Source::Lease, false);
+                    history.check(&mut checker, (at + 1) * SECOND + SECOND / 4, 1, Source::Lease, true);
+                }
+            }
+            assert_eq!(checker.violations().len(), seen, "{is_lost} {at}: {:?}", checker.violations());
         }
     }
 
