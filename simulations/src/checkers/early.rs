@@ -38,7 +38,7 @@ static PUSHED: Exemption = Exemption::new(
     "What was lent under other limits counts by these.",
 );
 static LIES: Exemption = Exemption::new(
-    "a key of which a node was told what is not so, of a window that may be open, as long as its tokens count",
+    "a key of which a node was told what is not so, of a window that may be open or is to come, as long as its tokens count",
     "Who tells more than was admitted denies others on purpose.",
 );
 static FAR: Exemption = Exemption::new(
@@ -260,7 +260,7 @@ impl Early {
                 let took = self.calls.settle(moment, (*node, *incarnation), *key, call.id).unwrap_or(0);
                 let is_lost = grant.is_none() || took > self.quick();
                 if LOST.when(is_lost && self.is_faulty(moment)) {
-                    self.reached.insert(*key, moment.at);
+                    self.reach_until(*key, moment.at);
                 }
                 let excuses = self.is_faulty(moment) || self.plan.network.loss > 0;
                 let life = ((*node, *incarnation), *key);
@@ -297,23 +297,34 @@ impl Early {
             Seen::Calm => self.healed = moment.at + SETTLED,
             Seen::Joined { node, .. } | Seen::Left { node, .. } => {
                 let cut_short = self.calls.end(*node);
-                self.reached.extend(cut_short.into_iter().map(|key| (key, moment.at)).filter(|_| STOPPED.when(true)));
+                for key in cut_short.into_iter().filter(|_| STOPPED.when(true)) {
+                    self.reach_until(key, moment.at);
+                }
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. }
                 if FORGOTTEN.when(true) =>
             {
-                self.reached.insert(*key, moment.at);
+                self.reach_until(*key, moment.at);
             }
             Seen::Called { key, sent: false, .. } if LOST.when(self.is_faulty(moment)) => {
-                self.reached.insert(*key, moment.at);
+                self.reach_until(*key, moment.at);
             }
             Seen::Told { frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
-                let lied: Vec<u32> = told.filter_map(|usage| self.is_of_open_window(moment, usage)).collect();
-                self.reached.extend(lied.into_iter().map(|key| (key, moment.at)).filter(|_| LIES.when(true)));
+                // It is remembered until its window comes, and believed then.
+                let comes = |usage: &Usage| moment.at + usage.window.0.saturating_sub(moment.store.0);
+                let lied = told.filter_map(|usage| Some((self.is_of_open_window(moment, usage)?, comes(usage))));
+                for (key, at) in lied.filter(|_| LIES.when(true)).collect::<Vec<_>>() {
+                    self.reach_until(key, at);
+                }
             }
             _ => {}
         }
+    }
+
+    fn reach_until(&mut self, key: u32, at: u64) {
+        let reached = self.reached.entry(key).or_default();
+        *reached = at.max(*reached);
     }
 
     /// Whether a fault has reached nodes or the way to the store, and not all has healed.
@@ -818,6 +829,22 @@ mod tests {
                 history.see(checker, 3 * SECOND + 1, &Seen::Left { node, drained });
             });
             assert_eq!(found.len(), seen, "{node} {drained} {waits}: {found:?}");
+        }
+    }
+
+    /// It is told of a window that ends at nine seconds, and of another one that is open; checks are denied at seven.
+    #[test]
+    fn a_lie_of_a_window_to_come_excuses_its_key_until_that_is_over() {
+        for (ends, seen) in [(9, 0), (4, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = Early::new(&history.setting());
+            history.called(&mut checker, 3 * SECOND, 1, 1);
+            history.settled(&mut checker, 3 * SECOND + 1, 1, 1);
+            let (window, count) = (Timestamp(START + ends * SECOND), Count { admitted: u64::MAX, refunded: 0 });
+            let frames = Frames::new(encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
+            history.see(&mut checker, 3 * SECOND + 2, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+            denied_at(&mut history, &mut checker, 7 * SECOND);
+            assert_eq!(checker.violations().len(), seen, "{ends}: {:?}", checker.violations());
         }
     }
 

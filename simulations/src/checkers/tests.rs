@@ -510,6 +510,12 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
+    /// It has the store look at the key.
+    pub(super) fn looked(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let call = Call { op: Op::Peek, ..self.acquire(id, 1) };
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
     /// The call that tells it leaves.
     pub(super) fn void_called(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         let call = self.voiding(id);

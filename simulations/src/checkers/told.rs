@@ -28,8 +28,8 @@ static PUSHES: Exemption = Exemption::new(
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static FORGETS: Exemption = Exemption::new(
-    "a node that has been asked for more keys than one of its shards has room for, from then on, and one that is not run, until two periods later",
-    "A slot that is forgotten, or a call that is late, may say too little; never too much.",
+    "a node that has been asked for more keys than one of its shards has room for, from then on, and one that is not run, until two periods later; and an acquire that was given up, where its node has the store look at the key two seconds later or more",
+    "A slot that is forgotten, or a call that is late, may say too little; never too much. By that look a node learns the epoch of a key that it has forgotten.",
 );
 static BUCKETS: Exemption = Exemption::new(
     "too much of a bucket; and too little of what was lent of it before the present period of accounts, and of as much as may have been credited to it since the store has shown it, or as a peer that lends has not heard of",
@@ -78,6 +78,9 @@ struct Lent {
     at: u64,
 }
 
+/// A node remembers a key for so long at least.
+const REMEMBERED: u64 = 2_000_000;
+
 /// An acquire, as far as its node knows what became of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
@@ -86,6 +89,8 @@ struct Order {
     /// was refused.
     sendings: u32,
     left: bool,
+    /// When it was sent last.
+    sent: u64,
     /// It was answered, or the store was told that it is void.
     is_settled: bool,
 }
@@ -489,11 +494,15 @@ impl Observer for Told {
                         account.credit(amount + held);
                     }
                     (Op::Refund { amount, .. }, true) => self.account(life, *key).credit(*amount),
+                    (Op::Peek, true) => {
+                        let order = &mut self.account(life, *key).order;
+                        order.is_settled |= FORGETS.when(order.sent + REMEMBERED <= moment.at);
+                    }
                     _ => {}
                 }
                 let order = &mut self.account(life, *key).order;
                 if order.id == call.id {
-                    (order.sendings, order.left) = (order.sendings + 1, order.left || *sent);
+                    (order.sendings, order.left, order.sent) = (order.sendings + 1, order.left || *sent, moment.at);
                 }
             }
             // What a peer lends pays first for what the share has admitted.
@@ -703,6 +712,24 @@ mod tests {
             }
             history.called(&mut checker, 3, 2, 4);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// The node has the store look at the key before it asks again.
+    #[test]
+    fn a_key_that_was_forgotten_says_of_no_acquire_that_it_is_void() {
+        for (looks, seen) in [(None, 1), (Some(2 + REMEMBERED), 0), (Some(1 + REMEMBERED), 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            history.asks_under = 1;
+            history.called(&mut checker, 1, 1, 4);
+            history.called(&mut checker, 2, 1, 4);
+            if let Some(at) = looks {
+                history.looked(&mut checker, at, 7);
+            }
+            history.called(&mut checker, 3 + REMEMBERED, 2, 4);
+            let found = checker.violations().iter().filter(|found| found.what.contains("is void")).count();
+            assert_eq!(found, seen, "{looks:?}: {:?}", checker.violations());
         }
     }
 
