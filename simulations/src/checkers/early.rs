@@ -311,8 +311,9 @@ impl Early {
             }
             Seen::Told { frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
-                // It is remembered until its window comes, and believed then.
-                let comes = |usage: &Usage| moment.at + usage.window.0.saturating_sub(moment.store.0);
+                // It is remembered until its window comes, by the clock of the key's master, and believed then.
+                let behind = self.plan.redis.skew.0;
+                let comes = |usage: &Usage| moment.at + usage.window.0.saturating_sub(moment.store.0) + behind;
                 let lied = told.filter_map(|usage| Some((self.is_of_open_window(moment, usage)?, comes(usage))));
                 for (key, at) in lied.filter(|_| LIES.when(true)).collect::<Vec<_>>() {
                     self.reach_until(key, at);
@@ -832,19 +833,22 @@ mod tests {
         }
     }
 
-    /// It is told of a window that ends at nine seconds, and of another one that is open; checks are denied at seven.
+    /// It is told of a window that ends at nine seconds, and of another one that is open, or may come later by its master's clock; checks are
+    /// denied at seven.
     #[test]
     fn a_lie_of_a_window_to_come_excuses_its_key_until_that_is_over() {
-        for (ends, seen) in [(9, 0), (4, 1)] {
+        for (ends, skew, seen) in [(9, 0, 0), (4, 0, 1), (4, 3, 0)] {
             let mut history = History::new("100/1s fixed");
-            let mut checker = Early::new(&history.setting());
+            let mut setting = history.setting();
+            setting.plan.redis.skew = Span::secs(skew);
+            let mut checker = Early::new(&setting);
             history.called(&mut checker, 3 * SECOND, 1, 1);
             history.settled(&mut checker, 3 * SECOND + 1, 1, 1);
             let (window, count) = (Timestamp(START + ends * SECOND), Count { admitted: u64::MAX, refunded: 0 });
             let frames = Frames::new(encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 3 * SECOND + 2, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
             denied_at(&mut history, &mut checker, 7 * SECOND);
-            assert_eq!(checker.violations().len(), seen, "{ends}: {:?}", checker.violations());
+            assert_eq!(checker.violations().len(), seen, "{ends} {skew}: {:?}", checker.violations());
         }
     }
 
