@@ -5,14 +5,14 @@ use crate::support;
 
 use std::collections::BTreeMap;
 
-use rationd::core::ask::{Ask, Loan, Refusal};
+use rationd::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use rationd::core::call::{Counter, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::limit::MAX_LIMITS;
 use rationd::core::owners::{Candidate, KeyOwner, OwnerName, name_hash};
-use rationd::core::shard::Request;
+use rationd::core::shard::{AskOutcome, Request};
 use rationd::core::time::{Micros, Timestamp};
 use rationd::core::usage::PeerIndex;
 
@@ -62,6 +62,16 @@ fn loan(tokens: u64, clock: Timestamp, ends: Timestamp) -> Loan {
 fn lose(bench: &mut Bench) {
     let (since, calls) = (bench.now - SECOND, bench.calls());
     calls.iter().for_each(|call| bench.fail(call, StoreError::Away { since }));
+}
+
+/// A peer asks for so many tokens of a key, and waits for 5 ms; `None`: it has to wait for the store.
+fn asked(bench: &mut Bench, key: u8, want: u64) -> Option<Answer> {
+    let rule = bench.rule.clone();
+    let terms = Terms { rule: rule.fingerprint(), want, least: 1, patience: Micros(5_000), aside: false };
+    let request = Request { rule: &rule, digest: Digest::of("test", &[key]), key: &[key], cost: want, peek: false };
+    let outcome = bench.shard.handle_ask(bench.now, request, &terms);
+    bench.advance(Micros(0));
+    if let AskOutcome::Answered(answer) = outcome { Some(answer) } else { None }
 }
 
 #[test]
@@ -323,4 +333,95 @@ fn who_owes_for_its_share_when_peers_have_restored_a_key_leases_as_soon_as_they(
     // When nothing is left of that, it asks the store for more.
     let held = std::iter::repeat_with(|| bench.check(1)).take_while(|verdict| *verdict == Some(Verdict::Allow)).count();
     assert!(bench.try_acquire().is_some(), "{held} of {need}: {:?}", bench.last);
+}
+
+/// A peer that is refused asks another one, for all keys and for a second. The next one knows nothing of the key, nor does the store:
+/// fifty nodes that shared 10,000 keys of `4/4s` admitted eight of one where the store lost its data.
+#[test]
+fn an_owner_lends_what_it_holds_while_nodes_tell_the_store_what_it_has_lost_and_then_says_how_long_they_do() {
+    let mut bench = bench_of(3, "100/1m fixed");
+    let key = owned(&bench, |owner| owner == KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 4);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    // Of three tokens that it holds it is asked for five, so it asks the store, which has lost the key.
+    assert_eq!(bench.check_key(key, 5), None);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (99, 4);
+    bench.grant(&call, 0);
+    assert_eq!(asked(&mut bench, key, 2).map(|answer| answer.map(|loan| loan.tokens)), Some(Ok(2)), "it holds three");
+    let none = asked(&mut bench, key, 2).expect("it answers at once").expect("no refusal");
+    assert_eq!((none.tokens, none.aside), (0, false));
+    assert!(
+        none.wait > Micros::ZERO && none.wait <= FleetView::UNKNOWN.round + FleetView::UNKNOWN.round,
+        "{:?}",
+        none.wait
+    );
+    bench.advance(none.wait);
+    assert_eq!(asked(&mut bench, key, 2), None, "the store is asked again");
+    assert!(bench.try_acquire().is_some());
+}
+
+/// What the store lent behind a denial lay at a node that nobody asked, while the owner lent all of the window to others.
+#[test]
+fn what_a_peer_has_denied_is_asked_of_it_again_and_not_of_the_store_behind_a_denial() {
+    for (limit, again) in [("10/1m fixed", true), ("10/1m sliding", false)] {
+        let mut bench = bench_of(20, limit);
+        let key = owned(&bench, |owner| owner != KeyOwner::This);
+        assert_eq!(bench.check_key(key, 1), None);
+        let ask = bench.try_ask().expect("a peer is asked");
+        let (now, length) = (bench.store_time(), bench.rule.limits[0].period);
+        let at = Timestamp(now.0 / length.0 * length.0);
+        let is_fixed = limit.ends_with("fixed");
+        let none = loan(0, now, if is_fixed { at + length } else { at });
+        let counters = std::array::from_fn(|_| Counter { used: 10, ..none.counters[0] });
+        bench.answer(&ask, &Ok(Loan { counters, lasts: None, wait: MINUTE, ..none }));
+        assert_eq!(bench.replies(), [Verdict::Deny]);
+        assert_eq!(bench.check_key(key, 1), Some(Verdict::Deny), "it is remembered");
+        bench.advance(Micros(2_600_000));
+        assert_eq!(bench.check_key(key, 1), if again { None } else { Some(Verdict::Deny) }, "{limit}");
+        assert_eq!((bench.try_ask().is_some(), bench.try_acquire().is_some()), (again, !again), "{limit}");
+    }
+}
+
+/// The store would lend of the next window to whoever asks it first, though the owner has leased of it ahead for all.
+#[test]
+fn a_peer_that_has_nothing_of_a_window_that_is_over_when_its_answer_comes_is_asked_once_more() {
+    let mut bench = bench_of(20, "10/1s fixed");
+    let key = owned(&bench, |owner| owner != KeyOwner::This);
+    let ends = Timestamp((bench.store_time().0 / SECOND.0 + 1) * SECOND.0);
+    let left = ends.since(bench.store_time());
+    bench.advance(Micros(left.0 - 300));
+    assert_eq!(bench.check_key(key, 1), None);
+    let ask = bench.try_ask().expect("a peer is asked");
+    let then = bench.store_time();
+    bench.advance(Micros(400));
+    let none = loan(0, then, ends);
+    let counters = std::array::from_fn(|_| Counter { used: 10, ..none.counters[0] });
+    bench.answer(&ask, &Ok(Loan { counters, lasts: None, wait: Micros(300), ..none }));
+    assert!(bench.try_acquire().is_none(), "the store is not asked");
+    assert!(bench.try_ask().is_some());
+}
+
+/// A peer that waits in vain asks the store, though a window began that the owner had leased of.
+#[test]
+fn a_peer_does_not_wait_for_a_window_that_begins_when_it_has_gone() {
+    for (before, asks) in [(9_000, true), (4_000, false)] {
+        let mut bench = bench_of(20, "100/1s fixed");
+        let key = owned(&bench, |owner| owner == KeyOwner::This);
+        for _ in 0..12 {
+            bench.advance(Micros(75_000));
+            bench.check_key(key, 1);
+            bench.calls().into_iter().for_each(|call| bench.grant(&call, 1));
+        }
+        let ends = Timestamp((bench.store_time().0 / SECOND.0 + 1) * SECOND.0);
+        bench.advance(Micros(ends.since(bench.store_time()).0 - 20_000));
+        let ahead = bench.try_acquire().expect("it leases of the next window");
+        bench.used = 5;
+        bench.answer_as_of(&ahead, 5, bench.store_time(), ends);
+        bench.advance(Micros(20_000 - before));
+        assert_eq!(asked(&mut bench, key, 1), None, "nothing of this window is here");
+        assert_eq!(bench.try_acquire().is_some(), asks, "{before}");
+    }
 }

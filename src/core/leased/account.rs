@@ -422,3 +422,43 @@ impl LeasedKey {
             && self.demand.tuner().uses(part, soon)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::store_view::StoreView;
+    use super::*;
+    use crate::core::call::JUST_NOW;
+    use crate::core::key::Digest;
+    use crate::core::rule::Rule;
+    use crate::core::store_clock::StoreClock;
+
+    #[test]
+    fn what_an_order_told_counts_once_when_it_is_given_up() {
+        let limit = Limit::parse("10/1s burst 10").unwrap();
+        let (start, now) = (Instant(0), Timestamp(5_000_000));
+        let rule = Arc::new(Rule::of("p", &[limit]));
+        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
+        let order = |held| Acquire {
+            need: 0,
+            want: 8,
+            least: 1,
+            window: Window::Current,
+            epoch: 1,
+            held,
+            ages: JUST_NOW,
+            known: [Known::default(); MAX_LIMITS],
+            until: None,
+            claim: None,
+        };
+        view.note_counter(0, Counter { used: 8, prev: 0, at: now });
+        view.note_lent(0, now.stored(), 8, &order(0));
+        view.note_spent(start, 6, 8);
+        let digest = Digest(0);
+        let call = Call { id: 1, digest, rule, op: Op::Acquire(order(2)), sent_at: start };
+        assert_eq!(view.void_order(&call).told, 6);
+        view.note_spent(start, 2, 2);
+        assert_eq!(view.charged_of(0, 0).left(&limit, now), 2, "eight of ten were spent");
+    }
+}

@@ -133,7 +133,10 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     }
     let will_do = key.about_to_start(now) >= key.line.wanted();
     let patience = if will_do { key.soon() } else { PATIENCE };
-    let begins_soon = key.holdings.lease().starts(now).is_some_and(|starts| starts <= now + patience);
+    // A peer that is answered too late asks the store itself.
+    let until =
+        key.line.first().and_then(|first| first.peer).map_or(now + patience, |peer| peer.until.min(now + patience));
+    let begins_soon = key.holdings.lease().starts(now).is_some_and(|starts| starts <= until);
     !begins_soon && key.matures(now).is_none()
 }
 
@@ -483,7 +486,7 @@ mod tests {
         let at = |limit: &Limit| Timestamp(if limit.algorithm == Algorithm::Gcra { NOW.0 } else { 120_000_000 });
         let ends: Vec<_> = limits.iter().map(at).collect();
         let windows: Vec<_> = ends.iter().map(|at| at.stored()).collect();
-        key.view.note_answered(NOW);
+        key.view.note_answered(NOW, false);
         ends.iter().enumerate().for_each(|(index, at)| {
             key.view.note_counter(index, Counter { used: lent, prev: 0, at: *at });
         });

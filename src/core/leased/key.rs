@@ -204,8 +204,20 @@ impl LeasedKey {
 
     /// The store is known to have fewer tokens than are missing, for now.
     pub(super) fn is_exhausted(&self, now: Instant, cost: u64) -> bool {
+        if self.asks_peer_again(now) {
+            return false;
+        }
         // Tokens that are being returned will be in the store in a moment, and can be lent again.
         self.lacks(now, cost, self.returning())
+    }
+
+    /// What a peer has denied of a window is asked of it again, once the pause is over, and not of the store behind a denial: what that
+    /// lent would lie here, and the peer that lends to all would lack it. But what the store has set aside for this node nobody is lent
+    /// until it asks.
+    fn asks_peer_again(&self, now: Instant) -> bool {
+        let is_over = self.view.is_told_by_peer() && self.pacing.may_probe(now) && !self.is_away(now);
+        let rule = self.view.rule();
+        is_over && !rule.is_entitled() && !rule.limits.iter().any(Limit::trickles) && !on(Mutant::ProbesBehindPeers)
     }
 
     /// The same for a peek, for which the store is not asked. The counters already include tokens that are being

@@ -20,7 +20,7 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::AskOutcome;
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Instant, Micros};
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// A denial by a peer is remembered for longer than its pause by up to one part in so many, at random, so that nodes that
 /// were denied together do not ask together.
@@ -71,7 +71,8 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     }
     // A node that cannot reach the store asks one peer after another, so it is asking one at most times, too. A peer that is told
     // `NoStore` asks elsewhere for a while; one that is told `Asks` would ask here again soon.
-    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
+    let is_restoring = key.outage.phase().is_restoring() && !on(Mutant::RefusesInRepair);
+    if key.is_away(now) && !is_restoring && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
     (key.calls.is_asking() && !on(Mutant::LendsWhatItAsksFor)).then_some(Refusal::Asks)
@@ -119,6 +120,11 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
     if loan.aside {
         key.learn_from_aside(now, asking, loan);
     } else if key.learn_from_loan(now, asking.sent, loan) {
+        if loan.tokens == 0 && key.has_ended(now, loan) {
+            // Nor does one of nothing, of a window that is over by now: the peer may have all of the next one.
+            key.line.forget_ask();
+            return Wish::Nothing;
+        }
         remember_denial(key, cx, now, loan);
     }
     let mut paid = 0;
@@ -157,6 +163,16 @@ impl LeasedKey {
         }
     }
 
+    /// Whether a window of those that a peer tells of is over now, by the latest that the store's clock can read.
+    fn has_ended(&self, now: Instant, loan: &Loan) -> bool {
+        let latest = self.view.clock().latest(now);
+        let limits = self.view.rule().limits.iter().zip(&loan.counters);
+        let windows = limits.filter(|(limit, _)| limit.algorithm != Algorithm::Gcra);
+        windows
+            .into_iter()
+            .any(|(limit, counter)| counter.at != Timestamp(0) && counter.rolled(limit, latest).at != counter.at)
+    }
+
     /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing; false where its
     /// clock cannot be the store's.
     ///
@@ -186,7 +202,7 @@ impl LeasedKey {
         // The peer may have last heard of a bucket's counters before the store lent this node of it, so they may show too little.
         let is_lent_of_buckets = self.view.has_account() && self.view.is_lent_any();
         if !is_lent_of_buckets {
-            self.view.note_answered(now);
+            self.view.note_answered(now, !loan.aside);
         }
         for index in 0..self.view.rule().limits.len() {
             if is_lent_of_buckets && self.view.rule().limits[index].algorithm == Algorithm::Gcra {

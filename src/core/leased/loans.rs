@@ -32,7 +32,9 @@ pub(super) fn lend(
     peer: PeerAsks,
     answers: u8,
 ) -> Option<Answer> {
-    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
+    key.end_waits(now);
+    let restored = key.outage.phase().restored_at().filter(|_| key.is_away(now));
+    if key.is_away(now) && restored.is_none() && !on(Mutant::LendsOnItsShare) {
         let is_late = peer.until < now;
         let loan = if peer.aside && !is_late { lend_aside(key, cx, now, want, peer.least.get()) } else { None };
         return Some(loan.ok_or(Refusal::NoStore));
@@ -48,6 +50,13 @@ pub(super) fn lend(
     }
     if on(Mutant::LentOnNotSpent) && usable >= want {
         return Some(Ok(loan(key, now, want, until.time(), Micros::ZERO)));
+    }
+    if let Some(until) = restored
+        && usable < want
+    {
+        // Until its peers have told the store what that has lost, a node spends what it holds and nobody leases. A peer that were refused
+        // would ask the store, which would lend it what others hold.
+        return Some(Ok(loan(key, now, 0, None, until.since(now))));
     }
     let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
         Some(decision) if decision.verdict == Verdict::Allow => {

@@ -576,7 +576,7 @@ impl LeasedKey {
         if !self.view.is_of_these_limits(call) {
             return;
         }
-        self.view.note_answered(now);
+        self.view.note_answered(now, false);
         if overtaken {
             self.view.note_open_again(now, grant);
             return self.roll(now);

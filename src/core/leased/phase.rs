@@ -88,6 +88,11 @@ impl Phase {
         self != Self::Connected
     }
 
+    /// When peers have restored what the store has lost, if they are doing so.
+    pub(super) fn restored_at(self) -> Option<Instant> {
+        if let Self::Restoring { until } = self { Some(until) } else { None }
+    }
+
     /// When the store is asked again; `None` while it answers.
     pub(super) fn retry_at(self) -> Option<Instant> {
         match self {

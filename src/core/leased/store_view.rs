@@ -73,6 +73,8 @@ enum Answered {
     OtherLimits,
     /// The limits that apply.
     TheseLimits,
+    /// The same, and a peer has spoken of them since.
+    TheseLimitsByPeer,
 }
 
 /// What this node was lent of one window.
@@ -207,7 +209,7 @@ impl StoreView {
 
     /// When the store last answered about these limits.
     pub(super) fn answered(&self) -> Option<Instant> {
-        (self.answered == Answered::TheseLimits).then_some(self.answered_at)
+        matches!(self.answered, Answered::TheseLimits | Answered::TheseLimitsByPeer).then_some(self.answered_at)
     }
 
     /// When it last answered, about these limits or those before.
@@ -282,7 +284,7 @@ impl StoreView {
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
         self.limits = PerLimit::of_each(LimitView::default(), rule.limits.len());
-        if self.answered == Answered::TheseLimits {
+        if self.answered().is_some() {
             self.answered = Answered::OtherLimits;
         }
         self.ahead = LentOf::default();
@@ -360,9 +362,15 @@ impl StoreView {
         self.confirmed = Some(grant.confirmed || on(Mutant::UnconfirmedAsConfirmed));
     }
 
-    /// Records that the store has answered about these limits.
-    pub(super) fn note_answered(&mut self, now: Instant) {
-        (self.answered, self.answered_at) = (Answered::TheseLimits, now);
+    /// Records that the store has answered about these limits, or a peer in its place.
+    pub(super) fn note_answered(&mut self, now: Instant, by_peer: bool) {
+        let answered = if by_peer { Answered::TheseLimitsByPeer } else { Answered::TheseLimits };
+        (self.answered, self.answered_at) = (answered, now);
+    }
+
+    /// Whether a peer was the last to say how much is left.
+    pub(super) fn is_told_by_peer(&self) -> bool {
+        self.answered == Answered::TheseLimitsByPeer
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
@@ -630,16 +638,19 @@ impl LimitView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::Window;
+    /// A bucket of `10/1s` that is looked at then, by the node's clock and the store's.
+    fn bucket() -> (Instant, Timestamp, Limit, StoreView) {
+        let limit = Limit::parse("10/1s burst 10").unwrap();
+        let (start, now) = (Instant(1_000_000), Timestamp(5_000_000));
+        let clock = StoreClock::new(start, start, now);
+        (start, now, limit, StoreView::new(&Arc::new(Rule::of("p", &[limit])), 1, clock))
+    }
 
     /// Ten tokens of an empty bucket are spent and told. Then the store's clock is set forward by half a second, so half of it is back.
     #[test]
     fn what_the_store_was_told_does_not_delay_what_is_spent_after_its_clock_was_set() {
-        let limit = Limit::parse("10/1s burst 10").unwrap();
-        let rule = Arc::new(Rule::of("p", &[limit]));
-        let (start, now) = (Instant(1_000_000), Timestamp(5_000_000));
-        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
-        view.note_answered(start);
+        let (start, now, limit, mut view) = bucket();
+        view.note_answered(start, false);
         view.limits[0].lent = 10;
         view.note_spent(start, 10, 10);
         assert_eq!(view.ages(start, 0)[0], Micros::ZERO);
@@ -657,10 +668,7 @@ mod tests {
     /// Of what was spent while the acquire was under way the store knows nothing yet.
     #[test]
     fn what_is_untold_was_spent_by_now() {
-        let limit = Limit::parse("10/1s burst 10").unwrap();
-        let rule = Arc::new(Rule::of("p", &[limit]));
-        let (start, now) = (Instant(1_000_000), Timestamp(5_000_000));
-        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
+        let (start, .., mut view) = bucket();
         view.limits[0].lent = 10;
         view.note_spent(start, 6, 10);
         view.note_spent(start + Micros(1_000), 2, 4);
@@ -668,33 +676,5 @@ mod tests {
         view.note_told(start + Micros(2_000), 2);
         assert_eq!(view.ages(start + Micros(2_000), 2)[0], Micros::ZERO);
         assert_eq!(view.ages(start + Micros(102_000), 2)[0].0 / 1_000, 99, "not later");
-    }
-
-    #[test]
-    fn what_an_order_told_counts_once_when_it_is_given_up() {
-        let limit = Limit::parse("10/1s burst 10").unwrap();
-        let rule = Arc::new(Rule::of("p", &[limit]));
-        let (start, now) = (Instant(0), Timestamp(5_000_000));
-        let mut view = StoreView::new(&rule, 1, StoreClock::new(start, start, now));
-        let order = |held| Acquire {
-            need: 0,
-            want: 8,
-            least: 1,
-            window: Window::Current,
-            epoch: 1,
-            held,
-            ages: JUST_NOW,
-            known: [Known::default(); MAX_LIMITS],
-            until: None,
-            claim: None,
-        };
-        view.note_counter(0, Counter { used: 8, prev: 0, at: now });
-        view.note_lent(0, now.stored(), 8, &order(0));
-        view.note_spent(start, 6, 8);
-        let digest = crate::core::key::Digest(0);
-        let call = Call { id: 1, digest, rule: rule.clone(), op: Op::Acquire(order(2)), sent_at: start };
-        assert_eq!(view.void_order(&call).told, 6);
-        view.note_spent(start, 2, 2);
-        assert_eq!(view.charged_of(0, 0).left(&limit, now), 2, "eight of ten were spent");
     }
 }
