@@ -8,10 +8,10 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -74,32 +74,23 @@ impl Socket {
     /// # Errors
     /// The path is in use, or the operating system refuses.
     pub fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<Self, SocketError> {
-        let failed = |doing| move |error| SocketError::Io { doing, path: path.to_owned(), error };
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            fs::create_dir_all(directory).map_err(failed("make the directory of"))?;
-        }
-        let lock = lock(path)?;
-        make_sure_it_is_free(path)?;
         // The socket is bound under another name and renamed, so that nobody can connect before the mode is set.
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
-        let _ = fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside).map_err(failed("bind"))?;
-        let identity = fs::symlink_metadata(&beside).map_err(failed("look at"));
-        let placed = fs::set_permissions(&beside, fs::Permissions::from_mode(mode))
-            .map_err(failed("set the mode of"))
-            .and_then(|()| std::os::unix::fs::chown(&beside, None, group).map_err(failed("set the group of")))
-            .and_then(|()| fs::rename(&beside, path).map_err(failed("put in place")))
-            .and_then(|()| listener.set_nonblocking(true).map_err(failed("set up")))
-            .and(identity);
-        match placed {
-            Ok(seen) => {
-                let bound = Bound { identity: (seen.dev(), seen.ino()), _lock: lock };
+        // A name that is too long is never bound, so nothing is made for it.
+        SocketAddr::from_pathname(&beside).map_err(failed("bind", path))?;
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            fs::create_dir_all(directory).map_err(failed("make the directory of", path))?;
+        }
+        let lock = Lock::of(path)?;
+        match bind(path, &beside, mode, group) {
+            Ok((listener, identity)) => {
+                let bound = Bound { identity, _lock: lock.file };
                 Ok(Self { listener, path: path.to_owned(), bound: Some(bound) })
             }
             Err(error) => {
-                let _ = fs::remove_file(&beside);
+                lock.undo();
                 Err(error)
             }
         }
@@ -110,8 +101,7 @@ impl Socket {
     /// # Errors
     /// It cannot be set up.
     pub fn adopt(listener: UnixListener, path: &Path) -> Result<Self, SocketError> {
-        let failed = |error| SocketError::Io { doing: "set up", path: path.to_owned(), error };
-        listener.set_nonblocking(true).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed("set up", path))?;
         Ok(Self { listener, path: path.to_owned(), bound: None })
     }
 
@@ -141,18 +131,82 @@ impl Drop for Socket {
     }
 }
 
-/// Locks `path`. The lock ends with the process, however that ends. The lock file stays: if it were removed, two
-/// processes could hold locks on two files of that name.
-fn lock(path: &Path) -> Result<OwnedFd, SocketError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".lock");
-    let failed = |error: Errno| SocketError::Io { doing: "lock", path: path.to_owned(), error: error.into() };
-    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = open(Path::new(&beside), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
-        Err(error) => Err(failed(error)),
+/// What went wrong while `doing` something at `path`.
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError {
+    move |error| SocketError::Io { doing, path: path.to_owned(), error }
+}
+
+/// Binds `path` by way of a name beside it, once it is locked. Returns the listener, and its file's device and inode number.
+fn bind(path: &Path, beside: &Path, mode: u32, group: Option<u32>) -> Result<(UnixListener, (u64, u64)), SocketError> {
+    make_sure_it_is_free(path)?;
+    let _ = fs::remove_file(beside);
+    let listener = UnixListener::bind(beside).map_err(failed("bind", path))?;
+    let identity = fs::symlink_metadata(beside).map_err(failed("look at", path));
+    let placed = fs::set_permissions(beside, fs::Permissions::from_mode(mode))
+        .map_err(failed("set the mode of", path))
+        .and_then(|()| std::os::unix::fs::chown(beside, None, group).map_err(failed("set the group of", path)))
+        .and_then(|()| fs::rename(beside, path).map_err(failed("put in place", path)))
+        .and_then(|()| listener.set_nonblocking(true).map_err(failed("set up", path)))
+        .and(identity);
+    match placed {
+        Ok(seen) => Ok((listener, (seen.dev(), seen.ino()))),
+        Err(error) => {
+            let _ = fs::remove_file(beside);
+            Err(error)
+        }
+    }
+}
+
+/// The lock of a socket's path. It ends with the process, however that ends. Its file stays when a daemon has used it: a
+/// process of an earlier version, which does not look whether the file that it locks is still there, could hold one lock while
+/// another process holds a second file of that name.
+#[derive(Debug)]
+struct Lock {
+    file: OwnedFd,
+    beside: PathBuf,
+    /// There was no such file before.
+    is_made: bool,
+}
+
+impl Lock {
+    fn of(path: &Path) -> Result<Self, SocketError> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".lock");
+        let beside = PathBuf::from(beside);
+        let failed = |error: Errno| failed("lock", path)(error.into());
+        loop {
+            let open = |flags| {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | flags;
+                open(&beside, flags, Mode::RUSR | Mode::WUSR)
+            };
+            let (file, is_made) = match open(OFlags::CREATE | OFlags::EXCL) {
+                Ok(file) => (file, true),
+                Err(Errno::EXIST) => match open(OFlags::empty()) {
+                    Ok(file) => (file, false),
+                    // Whoever had made it has removed it meanwhile.
+                    Err(Errno::NOENT) => continue,
+                    Err(error) => return Err(failed(error)),
+                },
+                Err(error) => return Err(failed(error)),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(SocketError::InUse(path.to_owned())),
+                Err(error) => return Err(failed(error)),
+            }
+            // Whoever fails removes the file while it holds the lock, so a lock counts only while its file has the name.
+            let locked = fstat(&file).map_err(failed)?;
+            if stat(&beside).is_ok_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)) {
+                return Ok(Self { file, beside, is_made });
+            }
+        }
+    }
+
+    /// Nothing was bound: a file that was made for that goes, before the lock does.
+    fn undo(self) {
+        if self.is_made {
+            let _ = fs::remove_file(&self.beside);
+        }
     }
 }
 
@@ -163,7 +217,7 @@ fn make_sure_it_is_free(path: &Path) -> Result<(), SocketError> {
     if !seen.file_type().is_socket() {
         return Err(SocketError::Occupied(path.to_owned()));
     }
-    let failed = |error: Errno| SocketError::Io { doing: "look at", path: path.to_owned(), error: error.into() };
+    let failed = |error: Errno| failed("look at", path)(error.into());
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let asking = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
@@ -193,6 +247,37 @@ mod tests {
         let last = Socket::bind(&path, 0o600, None).expect("a dead file is replaced");
         drop(last);
         assert!(!path.exists(), "its own file goes with it");
+    }
+
+    /// All that is left of a directory in which nothing could be bound.
+    fn left_by(name: &str, begin: impl FnOnce(&Path)) -> Vec<String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        begin(directory.path());
+        let problem = Socket::bind(&directory.path().join(name), 0o600, None).expect_err("it cannot be bound");
+        assert!(problem.to_string().contains(&directory.path().display().to_string()), "{problem}");
+        let left = fs::read_dir(directory.path()).expect("it is there").map(|file| file.expect("it is there"));
+        let mut left: Vec<_> = left.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+        left.sort();
+        left
+    }
+
+    #[test]
+    fn what_cannot_be_bound_leaves_nothing_behind() {
+        // Longer than the system allows, or so long that the name under which it is bound first is.
+        for length in [200, 105 - tempfile::tempdir().expect("a directory").path().as_os_str().len()] {
+            assert!(left_by(&"s".repeat(length), |_| ()).is_empty(), "{length} letters");
+            assert!(left_by(&format!("more/{}", "s".repeat(length)), |_| ()).is_empty(), "{length} letters");
+        }
+        // No socket, or one of a program that knows no lock.
+        assert_eq!(left_by("s", |directory| fs::write(directory.join("s"), "notes").expect("written")), ["s"]);
+        let mut other = None;
+        assert_eq!(left_by("s", |directory| other = UnixListener::bind(directory.join("s")).ok()), ["s"]);
+        // What an earlier daemon has left may be another's lock by now.
+        let locked = left_by("s", |directory| {
+            fs::write(directory.join("s"), "notes").expect("written");
+            fs::write(directory.join("s.lock"), "").expect("written");
+        });
+        assert_eq!(locked, ["s", "s.lock"]);
     }
 
     #[test]
