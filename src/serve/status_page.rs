@@ -84,18 +84,13 @@ impl StatusPage {
         if state.fleet_look.get().is_none() {
             return Value::Null;
         }
-        let now = state.node.clock.now();
-        let mut nodes = lock(&self.nodes);
-        if !nodes.is_asking && now.since(nodes.asked) >= FRESH {
-            (nodes.asked, nodes.is_asking) = (now, true);
-            let (state, nodes) = (state.clone(), self.nodes.clone());
-            tokio::spawn(async move {
-                let Some(seen) = fleet_top::of_fleet(&state, 0).await else { return };
-                let told = seen["nodes"].as_array().into_iter().flatten().map(totals).collect();
-                let mut nodes = lock(&nodes);
-                (nodes.is_asking, nodes.told) = (false, Some((state.node.clock.now(), told)));
-            });
-        }
+        let (now, looking) = (state.node.clock.now(), state.clone());
+        ask(&self.nodes, now, async move {
+            let seen = fleet_top::of_fleet(&looking, 0).await?;
+            let told = seen["nodes"].as_array().into_iter().flatten().map(totals).collect();
+            Some((looking.node.clock.now(), told))
+        });
+        let nodes = lock(&self.nodes);
         let fresh = nodes.told.as_ref().filter(|(at, _)| now.since(*at) < STALE);
         fresh.map(|(_, told)| told.clone()).unwrap_or_default()
     }
@@ -148,6 +143,35 @@ struct Nodes {
     is_asking: bool,
     /// When they had answered, and what: a list.
     told: Option<(Instant, Value)>,
+}
+
+/// Asks the nodes by `asking`, unless they are being asked, or just were.
+fn ask(
+    nodes: &Arc<Mutex<Nodes>>,
+    now: Instant,
+    asking: impl Future<Output = Option<(Instant, Value)>> + Send + 'static,
+) {
+    let mut known = lock(nodes);
+    if known.is_asking || now.since(known.asked) < FRESH {
+        return;
+    }
+    (known.asked, known.is_asking) = (now, true);
+    drop(known);
+    let asker = Asking(nodes.clone());
+    tokio::spawn(async move {
+        if let Some(told) = asking.await {
+            lock(&asker.0).told = Some(told);
+        }
+    });
+}
+
+/// Whoever asks the nodes. However it ends, of a panic or with its runtime, they can be asked again.
+struct Asking(Arc<Mutex<Nodes>>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        lock(&self.0).is_asking = false;
+    }
 }
 
 /// The page with its parts in it. It is read once from front to back, so that a part that looks like a mark stays
@@ -357,6 +381,46 @@ mod tests {
         assert!(!seen.to_string().contains("api"), "{seen}");
         let silent = totals(&json!({"node": "b", "away": true, "problem": "no answer in time"}));
         assert_eq!((&silent["allowed"], &silent["away"]), (&Value::Null, &json!(true)));
+    }
+
+    /// Else the page would show no other node from then on.
+    #[tokio::test]
+    async fn however_the_nodes_were_asked_they_are_asked_again() {
+        async fn seen(nodes: &Arc<Mutex<Nodes>>) -> Option<u64> {
+            // On this thread alone, so it has ended then.
+            tokio::task::yield_now().await;
+            lock(nodes).told.as_ref().and_then(|(_, told)| told.as_u64())
+        }
+        let (nodes, second) = (Arc::<Mutex<Nodes>>::default(), |number: u64| Instant(number * 1_000_000));
+        ask(&nodes, second(1), async { Some((Instant(1), json!(1))) });
+        assert_eq!(seen(&nodes).await, Some(1));
+        ask(&nodes, second(2), async { panic!("it has a bug") });
+        assert_eq!(seen(&nodes).await, Some(1));
+        ask(&nodes, second(3), async { None });
+        assert_eq!(seen(&nodes).await, Some(1));
+        ask(&nodes, second(4), async { Some((Instant(4), json!(4))) });
+        assert_eq!(seen(&nodes).await, Some(4));
+        // Of a runtime that has ended.
+        let ended = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let asked = nodes.clone();
+        let (enter, never) = (ended.handle().clone(), std::future::pending());
+        std::thread::spawn(move || {
+            let _inside = enter.enter();
+            ask(&asked, second(5), never);
+            drop(ended);
+        });
+        let patience = tokio::time::timeout(Duration::from_secs(10), async {
+            while lock(&nodes).is_asking || lock(&nodes).asked < second(5) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        patience.await.expect("whoever asked is gone");
+        // Nobody asks twice, or at once again.
+        ask(&nodes, second(6), async { Some((Instant(6), json!(6))) });
+        ask(&nodes, second(7), async { Some((Instant(7), json!(7))) });
+        assert_eq!(seen(&nodes).await, Some(6));
+        ask(&nodes, second(6), async { Some((Instant(8), json!(8))) });
+        assert_eq!(seen(&nodes).await, Some(6));
     }
 
     #[test]
