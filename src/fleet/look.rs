@@ -64,7 +64,7 @@ pub enum Unseen {
     Earlier,
     /// It cannot be reached, or has not answered in time.
     Silent,
-    /// It has ended the stream without an answer.
+    /// It has ended the stream without an answer: more look at it than it answers, or nobody there takes looks.
     Refused,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Unseen {
             Self::Gone => "it is no member of the fleet any more",
             Self::Earlier => "it is of an earlier version, which cannot be asked",
             Self::Silent => "no answer in time",
-            Self::Refused => "it has not answered",
+            Self::Refused => "it does not answer now: it may be that too many look at it",
         })
     }
 }

@@ -1,21 +1,19 @@
 //! What the whole fleet does, for whoever looks at it on this node; and what this node tells peers on which somebody does.
 //!
-//! What is told to peers, `fleet.top` says. Figures are made beside the threads of checks and of the fleet, and so seldom that neither
-//! waits, however many look. Called by `command_line` and the status page, and by the fleet for peers.
+//! What is told to peers, `fleet.top` says, and how much all of them together, `pictures`. Figures are made beside the threads of checks
+//! and of the fleet, and so seldom that neither waits, however many look. Called by `command_line` and the status page, and by the fleet for peers.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::fleet_look::FRESH;
+use super::pictures::{Pictures, Step};
 use super::server_state::ServerState;
 use super::told::{self, MOST_KEYS};
 use super::top;
 use crate::config::FleetTop;
-use crate::core::time::Instant;
 use crate::fleet::{LookTaker, PeerId, Show};
 
 /// What each node of the fleet does now: see `FleetLook::nodes`. `None` where this node is in none.
@@ -32,23 +30,14 @@ pub struct LookedAt {
     telling: FleetTop,
     runtime: tokio::runtime::Handle,
     /// What this node did a moment ago.
-    last: Arc<Mutex<Option<Made>>>,
-}
-
-/// Figures, and the last answer that was made of them, with so many keys.
-#[derive(Debug)]
-struct Made {
-    at: Instant,
-    top: Arc<Value>,
-    keys: usize,
-    answer: Bytes,
+    pictures: Arc<Mutex<Pictures>>,
 }
 
 impl LookedAt {
     /// Answers on `runtime`, and tells what `telling` says.
     #[must_use]
     pub fn new(state: Arc<ServerState>, telling: FleetTop, runtime: tokio::runtime::Handle) -> Self {
-        Self { state, telling, runtime, last: Arc::default() }
+        Self { state, telling, runtime, pictures: Arc::default() }
     }
 }
 
@@ -60,24 +49,24 @@ impl LookTaker for LookedAt {
         if self.telling == FleetTop::Off {
             return show.send(told::nothing().into());
         }
-        let (state, telling, last) = (self.state.clone(), self.telling, self.last.clone());
+        let (state, telling, pictures) = (self.state.clone(), self.telling, self.pictures.clone());
         self.runtime.spawn(async move {
             // However many peers look, figures are made now and then, and most peers want the same of them.
-            let mut last = last.lock().await;
+            let mut pictures = pictures.lock().await;
             let now = state.node.clock.now();
-            let fresh = last.as_ref().filter(|made| now.since(made.at) < FRESH);
-            if let Some(made) = fresh.filter(|made| made.keys == keys) {
-                return show.send(made.answer.clone());
-            }
-            let known = fresh.map(|made| (made.at, made.top.clone()));
+            let known = match pictures.step(now, keys) {
+                Step::Send(answer) => return show.send(answer),
+                Step::Refuse => return,
+                Step::Make(known) => known,
+            };
             let making = spawn_blocking(move || {
-                let (at, top) = known.unwrap_or_else(|| (now, Arc::new(own(&state, telling))));
-                let answer = told::answer(&top, telling, keys).into();
-                Made { at, top, keys, answer }
+                let top = known.unwrap_or_else(|| Arc::new(own(&state, telling)));
+                let answer = told::answer(&top, telling, keys);
+                (top, answer.into())
             });
-            if let Ok(made) = making.await {
-                show.send(made.answer.clone());
-                *last = Some(made);
+            if let Ok((top, answer)) = making.await {
+                pictures.make(now, top, keys, bytes::Bytes::clone(&answer));
+                show.send(answer);
             }
         });
     }

@@ -46,6 +46,7 @@ pub mod parameters;
 pub mod peer_asks;
 pub mod peer_outcome;
 pub mod peer_reply;
+mod pictures;
 pub mod policy_diff;
 pub mod process;
 pub mod recording;
