@@ -273,9 +273,37 @@ fn every_alert_has_a_page_of_the_book_and_two_tests() {
         let lasts = lasts.map_or_else(String::new, |span| format!(" for {span}"));
         let fires = format!("Fires when `{expression}`{lasts}; severity {}.\n", field("severity: ").expect("one"));
         assert!(page.contains(&fires), "{name} does not say: {fires}");
-        assert!(rule.contains(&format!("runbook: docs/operate/alerts/{name}.md\n")), "{name} does not name its page");
+        assert!(
+            rule.contains(&format!("runbook_url: docs/operate/alerts/{name}.md\n")),
+            "{name} does not name its page"
+        );
         assert!(tests.contains(&format!("- name: {name} fires\n")), "{name} has no test that it fires");
         assert!(tests.contains(&format!("- name: {name} does not fire\n")), "{name} has no test that it does not");
+    }
+}
+
+/// Whoever is called at night follows the link of the alert, and a path in this repository is none. No address of the book is known
+/// here, so the page on monitoring has a command that puts one in.
+#[test]
+fn one_command_makes_the_runbooks_addresses() {
+    let page = fs::read_to_string(deploy("../docs/operate/monitoring.md")).expect("the page on monitoring");
+    let command =
+        page.lines().find(|line| line.starts_with("sed -i") && line.contains("runbook_url")).expect("it has one");
+    let address = "https://wiki.example/rationd/docs/";
+    assert!(command.contains(address) && command.ends_with(" alerts.yml"), "{command}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let rules = directory.path().join("alerts.yml");
+    fs::copy(deploy("prometheus/alerts.yml"), &rules).expect("it is there");
+    // Twice, as whoever is not sure does.
+    for _ in 0..2 {
+        says(Path::new("sh"), &["-c", &format!("cd {:?} && {command}", directory.path())], "");
+    }
+    let set = fs::read_to_string(&rules).expect("it is there");
+    let found: Vec<_> = set.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
+    let wanted: Vec<_> = alerts().iter().map(|name| format!("{address}operate/alerts/{name}.md")).collect();
+    assert_eq!(found, wanted);
+    if let Some(promtool) = program("promtool", "the rules with addresses of runbooks") {
+        says(&promtool, &["check", "rules", &rules.display().to_string()], "");
     }
 }
 
