@@ -16,9 +16,9 @@ use crate::serve::recording::file::{ArrivalsError, Ring, digest_tag};
 /// Between two times that arrivals are taken, where few come.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// As many as should come meanwhile, where more would: they are still in the processor's cache then, of which they take 75 KiB.
-/// Half as many cost a tenth more, for the thread that is woken.
-const FEW: usize = 8_192;
+/// As many as should come meanwhile, where more would: so many share what it costs to wake this thread, and they are still in the
+/// processor's second cache then, of which they take 150 KiB.
+const FEW: usize = 16_384;
 
 /// The shortest time between two that arrivals are taken, because the page that is not full is written each time.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -104,9 +104,9 @@ mod tests {
         assert_eq!(next_pause(EVERY, FEW), EVERY);
         // A million a second.
         let pause = next_pause(EVERY, 20_000);
-        assert_eq!(pause, Duration::from_micros(8_192));
+        assert_eq!(pause, Duration::from_micros(16_384));
         assert_eq!(next_pause(pause, FEW), pause, "and it stays so");
-        assert_eq!(next_pause(pause, 100_000), SHORTEST);
+        assert_eq!(next_pause(pause, 200_000), SHORTEST);
         assert_eq!(next_pause(SHORTEST, 1), EVERY);
     }
 }

@@ -116,7 +116,7 @@ mod tests {
         let policy = "p".into();
         let count = |hot: &mut HotKeys, seconds: u64, key: u64| {
             let now = Instant(seconds * 1_000_000);
-            hot.at(now, Kind::Used).count(Digest::of("p", &key.to_le_bytes()), &policy, b"k");
+            hot.at(now, Kind::Used).count(Digest::of("p", &key.to_le_bytes()), || (&policy, b"k"));
         };
         (0..5).for_each(|_| count(&mut hot, 101, 1));
         (0..2).for_each(|_| count(&mut hot, 111, 1));
@@ -169,7 +169,8 @@ mod tests {
                 let digest = Digest::of("p", &rank.to_le_bytes());
                 let now = Instant(15_000_000 + check * 25);
                 let shard = &mut shards[(digest.0 >> 64) as usize % SHARDS];
-                shard.at(now, Kind::Used).count(digest, &policy, &rank.to_le_bytes());
+                let key = rank.to_le_bytes();
+                shard.at(now, Kind::Used).count(digest, || (&policy, &key));
                 *counts.entry(digest.0).or_default() += 1;
             }
             let mut seen = Vec::new();

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
 
+use self::watched::Watched;
 use super::ask::Ask;
 use super::crowd::Crowd;
 use super::deadlines::{Deadline, Timer};
-use super::denied::{Denial, Denied, Subject};
-use super::hot_keys::{HotKeys, Kind};
+use super::denied::{Denial, Subject};
+use super::hot_keys::Kind;
 use super::lending::Lending;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::peer_reply::PeerReply;
@@ -41,6 +42,7 @@ use crate::store::turns::{Asker, Secret};
 
 pub mod asks;
 pub mod counts;
+mod watched;
 
 /// Number of shards. With two threads, one of so many checks finds its shard locked by the other thread.
 const SHARDS: usize = 64;
@@ -134,34 +136,6 @@ struct Locked {
     watched: Watched,
 }
 
-/// What people are shown of a shard's keys; nothing is decided by it.
-#[derive(Debug, Default)]
-struct Watched {
-    hot: HotKeys,
-    denied: Denied,
-    /// What candidates would have admitted and denied, by the names of their rules.
-    tried: BTreeMap<Arc<str>, [u64; 2]>,
-}
-
-impl Watched {
-    /// Apart, so that what is admitted does not save the registers that this takes.
-    #[inline(never)]
-    fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
-        self.hot.at(now, Kind::Denied).count(subject.digest, subject.policy, subject.key);
-        self.denied.count(now, subject, decision);
-    }
-
-    /// A candidate has decided.
-    fn tried(&mut self, rule: &Rule, decision: &Decision) {
-        let index = usize::from(decision.verdict == Verdict::Deny);
-        if let Some(counts) = self.tried.get_mut(&rule.policy) {
-            counts[index] += 1;
-        } else {
-            self.tried.entry(rule.policy.clone()).or_default()[index] += 1;
-        }
-    }
-}
-
 /// What decides for the keys of one shard.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few, and the hot path has one pointer less to follow")]
@@ -252,7 +226,7 @@ impl Node {
         let Locked { engine, watched } = &mut *cell.lock();
         let is_charged = matches!(ask, Ask::Check(_)) && !request.peek && request.cost > 0;
         if is_charged {
-            watched.hot.at(now, Kind::Used).count(request.digest, &request.rule.policy, request.key);
+            watched.hot.at(now, Kind::Used).count(request.digest, || (&request.rule.policy, request.key));
         }
         match ask {
             Ask::Refund | Ask::GiveBack(_) => self.undone(now, &request, Event::GivenBack, out),
@@ -270,7 +244,7 @@ impl Node {
                     Ask::Reset => embedded.reset(at, request),
                 };
                 if is_charged {
-                    self.decided(now, watched, (now, &subject(&request), request.cost), &decision, out);
+                    self.decided(now, watched, (now, request.cost), || subject(&request), &decision, out);
                 }
                 return Some(decision);
             }
@@ -290,7 +264,7 @@ impl Node {
         let decision = match outcome {
             Outcome::Decided(decision) => {
                 if is_charged {
-                    self.decided(now, watched, (now, &subject(&request), request.cost), &decision, out);
+                    self.decided(now, watched, (now, request.cost), || subject(&request), &decision, out);
                 }
                 Some(decision)
             }
@@ -453,35 +427,38 @@ impl Node {
         if decision.verdict == Verdict::Deny || self.recording.get().is_some() {
             let mut out = Outgoing::default();
             let watched = &mut self.cell(subject.digest).lock().watched;
-            self.decided(now, watched, (now, subject, cost), decision, &mut out);
+            self.decided(now, watched, (now, cost), || *subject, decision, &mut out);
             self.hand_over(&mut out);
         }
     }
 
-    /// Notes that a check that charges was decided; `came` is when it came.
-    #[inline]
-    fn decided(
+    /// Notes that a check that charges was decided; `came` is when it came. It is part of [`Self::ask`], and `subject` is asked for no more than
+    /// is noted, because each check pays for this.
+    #[inline(always)]
+    fn decided<'a>(
         &self,
         now: Instant,
         watched: &mut Watched,
-        (came, subject, cost): (Instant, &Subject<'_>, u64),
+        (came, cost): (Instant, u64),
+        subject: impl Fn() -> Subject<'a>,
         decision: &Decision,
         out: &mut Outgoing,
     ) {
         let is_denied = decision.verdict == Verdict::Deny;
         if is_denied {
-            watched.denied(now, subject, decision);
+            watched.denied(now, &subject(), decision);
         }
         if let Some(recording) = self.recording.get() {
             let event = if is_denied { Event::Denied } else { Event::Admitted };
-            recording.add(&mut out.arrived, came, subject, cost, event);
+            recording.add(&mut out.arrived, came, cost, event, subject);
         }
     }
 
     /// Notes that a key was reset, or a cost given back.
+    #[inline(never)]
     fn undone(&self, now: Instant, request: &Request<'_>, event: Event, out: &mut Outgoing) {
         if let Some(recording) = self.recording.get() {
-            recording.add(&mut out.arrived, now, &subject(request), request.cost, event);
+            recording.add(&mut out.arrived, now, request.cost, event, || subject(request));
         }
     }
 
@@ -651,9 +628,13 @@ impl Node {
                         };
                         if let Some(charged) = charged {
                             let Charged { rule, digest, key, cost, came } = &*charged;
-                            let subject =
-                                Subject { policy: &rule.policy, rule: Some(rule), digest: *digest, key: key.bytes() };
-                            self.decided(now, watched, (*came, &subject, *cost), &decision, out);
+                            let subject = || Subject {
+                                policy: &rule.policy,
+                                rule: Some(rule),
+                                digest: *digest,
+                                key: key.bytes(),
+                            };
+                            self.decided(now, watched, (*came, *cost), subject, &decision, out);
                         }
                         out.replies.push((waiter, decision));
                     }
@@ -676,6 +657,8 @@ impl Node {
 }
 
 impl Cell {
+    /// Part of [`Node::ask`], of which each check is one.
+    #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, Locked> {
         // A panic in the middle of a change leaves the shard in an unknown state. It must not go on deciding: it
         // could lend tokens twice.

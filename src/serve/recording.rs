@@ -12,6 +12,7 @@ use self::group::{Common, Groups};
 use super::denied::Subject;
 use crate::core::time::Instant;
 
+mod compact;
 pub mod file;
 mod group;
 
@@ -26,8 +27,6 @@ const MOST: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct Arrived {
     groups: Groups,
-    /// How many they are.
-    count: usize,
     /// The keys' first bytes, each behind its length; empty where keys are not recorded.
     keys: Vec<u8>,
     /// Those for which there was no room.
@@ -51,13 +50,13 @@ impl Arrived {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.count
+        self.groups.len()
     }
 
     /// Whether there are none, and none were lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.count == 0 && self.lost == 0
+        self.len() == 0 && self.lost == 0
     }
 
     /// How many there were no room for.
@@ -76,7 +75,7 @@ impl Arrived {
     pub fn clear(&mut self) {
         self.groups.clear();
         self.keys.clear();
-        (self.count, self.lost) = (0, 0);
+        self.lost = 0;
     }
 
     /// Whether this was the policy of the last arrival.
@@ -109,20 +108,34 @@ impl Recording {
 
     /// Adds an arrival to a list, which must be [handed over](Self::hand_over).
     #[inline]
-    pub fn add(&self, arrived: &mut Arrived, at: Instant, subject: &Subject<'_>, cost: u64, event: Event) {
+    pub fn add<'a>(
+        &self,
+        arrived: &mut Arrived,
+        at: Instant,
+        cost: u64,
+        event: Event,
+        subject: impl Fn() -> Subject<'a>,
+    ) {
         // The low half is enough: see `file.rs`.
         let at = at.0 as u32;
-        arrived.count += 1;
-        if arrived.groups.takes(at, cost) && arrived.is_last(subject.policy) && !self.with_keys {
-            arrived.groups.add(subject.digest, event as u32);
+        if arrived.groups.takes(at, cost) && arrived.is_last(subject().policy) && !self.with_keys {
+            arrived.groups.add(subject().digest, event as u32);
         } else {
-            self.add_another(arrived, at, subject, cost, event);
+            self.add_another(arrived, at, cost, event, subject);
         }
     }
 
     /// Adds one that differs from the last before it in more than its key and outcome.
     #[inline(never)]
-    fn add_another(&self, arrived: &mut Arrived, at: u32, subject: &Subject<'_>, cost: u64, event: Event) {
+    fn add_another<'a>(
+        &self,
+        arrived: &mut Arrived,
+        at: u32,
+        cost: u64,
+        event: Event,
+        subject: impl Fn() -> Subject<'a>,
+    ) {
+        let subject = subject();
         if self.with_keys {
             arrived.add_key(subject.key);
         }
@@ -132,16 +145,14 @@ impl Recording {
 
     /// Moves all of a list to those that wait for the file.
     pub fn hand_over(&self, arrived: &mut Arrived) {
-        if arrived.count == 0 {
+        if arrived.is_empty() {
             return;
         }
-        arrived.groups.close();
         let home = *arrived.home.get_or_insert_with(|| self.homes.fetch_add(1, Ordering::Relaxed));
         for turn in 0..LISTS {
             let mut list = lock(&self.lists[home.wrapping_add(turn) % LISTS]);
             if list.len() + arrived.len() <= MOST {
-                list.groups.append(&arrived.groups);
-                list.count += arrived.count;
+                list.groups.append(&mut arrived.groups);
                 if self.with_keys {
                     list.keys.extend_from_slice(&arrived.keys);
                 }
@@ -211,7 +222,7 @@ mod tests {
                         let (policy, event) = (&policies[number / 3 % 2], Event::ALL[number % 4]);
                         let subject = subject(policy, u128::MAX / (number as u128 + 1), key.as_bytes());
                         let (cost, digest) = (number as u64, file::kept(subject.digest));
-                        recording.add(&mut arrived, at, &subject, cost, event);
+                        recording.add(&mut arrived, at, cost, event, || subject);
                         let key = if with_keys { &key.as_bytes()[..key.len().min(KEY)] } else { &[] };
                         let at = Timestamp(at.0 + 7);
                         Arrival { at, digest, policy: policy_tag(policy), cost, event, key: key.into() }
@@ -231,7 +242,7 @@ mod tests {
         let mut arrived = Arrived::default();
         let most = (LISTS * MOST) as u64;
         for number in 0..most + 5 {
-            recording.add(&mut arrived, Instant(number), &subject(&policy, 1, b"k"), 1, Event::Admitted);
+            recording.add(&mut arrived, Instant(number), 1, Event::Admitted, || subject(&policy, 1, b"k"));
             recording.hand_over(&mut arrived);
         }
         let (arrivals, lost) = taken(&recording, Instant(most));

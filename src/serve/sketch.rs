@@ -95,16 +95,16 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Counts a key.
+    /// Counts a key. Only now and then is it asked for its policy and bytes, which most checks save to look up.
     #[inline]
-    pub fn count(&mut self, digest: Digest, policy: &Arc<str>, key: &[u8]) {
+    pub fn count<'a>(&mut self, digest: Digest, name: impl FnOnce() -> (&'a Arc<str>, &'a [u8])) {
         let (tag, index) = (tag(digest), (digest.0 >> 32) as usize % SETS);
         let set = &mut self.sets[index];
         if let Some(way) = set.tags.iter().position(|known| *known == tag) {
             set.times[way] = set.times[way].wrapping_add(1);
             // A key that comes once is never hot, so its name is not written down before it comes again.
             if set.times[way] == 2 {
-                self.name(index * WAYS + way, digest, policy, key);
+                self.name(index * WAYS + way, digest, name);
             }
             return;
         }
@@ -114,11 +114,11 @@ impl Sketch {
                 return;
             }
         }
-        self.take_over(index, digest, policy, key);
+        self.take_over(index, digest, name);
     }
 
     #[cold]
-    fn take_over(&mut self, index: usize, digest: Digest, policy: &Arc<str>, key: &[u8]) {
+    fn take_over<'a>(&mut self, index: usize, digest: Digest, name: impl FnOnce() -> (&'a Arc<str>, &'a [u8])) {
         self.passed = 0;
         let set = &mut self.sets[index];
         let sum = |set: &Set, way: usize| set.times[way].saturating_add(set.before[way]);
@@ -127,16 +127,17 @@ impl Sketch {
         (set.tags[lowest], set.times[lowest]) = (tag(digest), 1);
         // There is room, so that what comes once is told of, too.
         if set.before[lowest] == 0 {
-            self.name(index * WAYS + lowest, digest, policy, key);
+            self.name(index * WAYS + lowest, digest, name);
         }
     }
 
     #[cold]
-    fn name(&mut self, place: usize, digest: Digest, policy: &Arc<str>, key: &[u8]) {
+    fn name<'a>(&mut self, place: usize, digest: Digest, name: impl FnOnce() -> (&'a Arc<str>, &'a [u8])) {
         if self.names.is_empty() {
             self.names.resize(SETS * WAYS, None);
         }
         if self.names[place].as_ref().is_none_or(|name| name.digest != digest) {
+            let (policy, key) = name();
             self.names[place] = Some(Name { digest, policy: policy.clone(), key: KeyStart::of(key) });
         }
     }
@@ -171,7 +172,8 @@ mod tests {
     }
 
     fn count(sketch: &mut Sketch, policy: &Arc<str>, key: u64) {
-        sketch.count(digest(key), policy, &key.to_le_bytes());
+        let bytes = key.to_le_bytes();
+        sketch.count(digest(key), || (policy, &bytes));
     }
 
     #[test]

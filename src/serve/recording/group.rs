@@ -3,7 +3,8 @@
 //! A group has a head of two words: the low half of a microsecond and the outcome of each arrival, two bits each from the lowest
 //! on; then the policy's tag, how many arrivals there are less one, and their cost. A cost that is too large for the head has
 //! a word behind it. The first halves of the arrivals' digests follow, which are enough to tell keys apart. What one connection sends at once comes at one time, so a group saves
-//! what most of its arrivals would repeat. Written by whoever decides, and kept as it is by `file.rs`.
+//! what most of its arrivals would repeat. Written by whoever decides, and made shorter by `compact.rs`, which has the time for that. Files of format 4
+//! have groups as they are here.
 
 use crate::core::key::Digest;
 
@@ -17,7 +18,7 @@ const COST_BITS: u32 = u64::BITS - TAG_BITS - COUNT_BITS;
 const LONG: u64 = (1 << COST_BITS) - 1;
 
 /// Most arrivals of a group: their outcomes are half a word.
-const MOST: usize = 1 << COUNT_BITS;
+pub(super) const MOST: usize = 1 << COUNT_BITS;
 
 const WORD: usize = 8;
 /// Bytes that are kept of a digest.
@@ -44,10 +45,13 @@ pub(super) struct Groups {
     outcomes: u32,
     /// How many arrivals the last has. None: there is no such group yet.
     count: usize,
+    /// How many the others have.
+    closed: usize,
 }
 
 impl Groups {
     /// Appends an arrival; `outcome` is less than 4.
+    #[inline]
     pub(super) fn push(&mut self, common: Common, digest: Digest, outcome: u32) {
         if !self.takes(common.at, common.cost) || self.common.policy != common.policy {
             self.close();
@@ -72,17 +76,31 @@ impl Groups {
         self.count = place + 1;
     }
 
+    /// How many arrivals there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.closed + self.count
+    }
+
     /// Finishes the last group.
     pub(super) fn close(&mut self) {
+        self.closed += self.count;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        self.move_last(&mut bytes);
+        self.bytes = bytes;
+    }
+
+    /// Appends the last group to `bytes`, and begins another.
+    fn move_last(&mut self, bytes: &mut Vec<u8>) {
         let Common { at, policy, cost } = self.common;
         if let Some(less_one) = self.count.checked_sub(1) {
             let when = u64::from(self.outcomes) << 32 | u64::from(at);
             let what = policy << (COUNT_BITS + COST_BITS) | (less_one as u64) << COST_BITS | cost.min(LONG);
-            self.bytes.extend_from_slice(&(u128::from(what) << 64 | u128::from(when)).to_le_bytes());
+            bytes.extend_from_slice(&(u128::from(what) << 64 | u128::from(when)).to_le_bytes());
             if cost >= LONG {
-                self.bytes.extend_from_slice(&cost.to_le_bytes());
+                bytes.extend_from_slice(&cost.to_le_bytes());
             }
-            self.bytes.extend_from_slice(self.halves[..self.count].as_flattened());
+            bytes.extend_from_slice(self.halves[..self.count].as_flattened());
         }
         (self.outcomes, self.count) = (0, 0);
     }
@@ -92,15 +110,21 @@ impl Groups {
         &self.bytes
     }
 
-    /// Appends groups that are closed to others that are.
-    pub(super) fn append(&mut self, others: &Self) {
-        self.bytes.extend_from_slice(&others.bytes);
+    /// Moves all of `others` behind these, of which the last is closed.
+    pub(super) fn append(&mut self, others: &mut Self) {
+        self.closed += others.len();
+        // Most of what is handed over is one group.
+        if !others.bytes.is_empty() {
+            self.bytes.extend_from_slice(&others.bytes);
+        }
+        others.move_last(&mut self.bytes);
+        others.clear();
     }
 
     /// Forgets all, and keeps the room.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        (self.outcomes, self.count) = (0, 0);
+        (self.outcomes, self.count, self.closed) = (0, 0, 0);
     }
 }
 
@@ -135,10 +159,20 @@ impl<'a> Group<'a> {
         self.halves.len()
     }
 
-    /// Each arrival's digest, as far as it is kept, and outcome.
-    pub(super) fn arrivals(self) -> impl Iterator<Item = (Digest, u32)> + use<'a> {
+    /// The first halves of the arrivals' digests, lowest bytes first.
+    pub(super) fn halves(&self) -> &'a [[u8; DIGEST]] {
+        self.halves
+    }
+
+    /// The arrivals' outcomes, two bits each.
+    pub(super) fn outcomes(&self) -> u32 {
+        self.outcomes
+    }
+
+    /// The first half of each arrival's digest, and its outcome.
+    pub(super) fn arrivals(self) -> impl Iterator<Item = (u64, u32)> + use<'a> {
         let outcomes = (0..u32::BITS).step_by(2).map(move |place| self.outcomes >> place & 3);
-        self.halves.iter().map(|half| Digest(u128::from(u64::from_le_bytes(*half)) << u64::BITS)).zip(outcomes)
+        self.halves.iter().map(|half| u64::from_le_bytes(*half)).zip(outcomes)
     }
 }
 
@@ -150,7 +184,12 @@ fn first_half(digest: Digest) -> u64 {
 /// A digest as it is read: with its second half as zeros.
 #[must_use]
 pub fn kept(digest: Digest) -> Digest {
-    Digest(u128::from(first_half(digest)) << u64::BITS)
+    of_half(first_half(digest))
+}
+
+/// The digest whose first half is this, as it is read.
+pub(super) fn of_half(half: u64) -> Digest {
+    Digest(u128::from(half) << u64::BITS)
 }
 
 fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -165,7 +204,8 @@ mod tests {
     fn read(mut bytes: &[u8]) -> Vec<(usize, Common, Digest, u32)> {
         let mut read = Vec::new();
         while let Some(group) = Group::first(bytes) {
-            read.extend(group.arrivals().map(|(digest, outcome)| (group.len(), group.common, digest, outcome)));
+            let len = group.len();
+            read.extend(group.arrivals().map(|(half, outcome)| (len, group.common, of_half(half), outcome)));
             bytes = &bytes[group.bytes.len()..];
         }
         assert!(bytes.is_empty());
@@ -192,11 +232,17 @@ mod tests {
         assert_eq!(read(groups.bytes()), wanted);
         let bytes = groups.bytes().len();
         let mut others = Groups::default();
-        others.append(&groups);
-        others.push(most, Digest(3), 2);
-        others.close();
+        groups.push(most, Digest(3), 2);
         wanted.push((1, most, kept(Digest(3)), 2));
-        assert_eq!(read(others.bytes()), wanted);
+        assert_eq!((groups.len(), groups.bytes().len()), (wanted.len(), bytes), "the last is not closed");
+        others.append(&mut groups);
+        assert_eq!((others.len(), groups.len(), groups.bytes().len()), (wanted.len(), 0, 0));
+        others.push(most, Digest(4), 1);
+        others.close();
+        wanted.push((1, most, kept(Digest(4)), 1));
+        assert_eq!((read(others.bytes()), others.len()), (wanted.clone(), wanted.len()));
+        let bytes = others.bytes().len();
+        let groups = &mut others;
         assert!(
             (0..bytes)
                 .all(|end| Group::first(&groups.bytes()[end..]).is_none_or(|group| end + group.bytes.len() <= bytes))

@@ -1,0 +1,38 @@
+//! What people are shown of a shard's keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::core::decision::{Decision, Verdict};
+use crate::core::policy::Rule;
+use crate::core::time::Instant;
+use crate::serve::denied::{Denied, Subject};
+use crate::serve::hot_keys::{HotKeys, Kind};
+
+/// What people are shown of a shard's keys; nothing is decided by it.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    pub hot: HotKeys,
+    pub denied: Denied,
+    /// What candidates would have admitted and denied, by the names of their rules.
+    pub tried: BTreeMap<Arc<str>, [u64; 2]>,
+}
+
+impl Watched {
+    /// Apart, so that what is admitted does not save the registers that this takes.
+    #[inline(never)]
+    pub(super) fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
+        self.hot.at(now, Kind::Denied).count(subject.digest, || (subject.policy, subject.key));
+        self.denied.count(now, subject, decision);
+    }
+
+    /// A candidate has decided.
+    pub(super) fn tried(&mut self, rule: &Rule, decision: &Decision) {
+        let index = usize::from(decision.verdict == Verdict::Deny);
+        if let Some(counts) = self.tried.get_mut(&rule.policy) {
+            counts[index] += 1;
+        } else {
+            self.tried.entry(rule.policy.clone()).or_default()[index] += 1;
+        }
+    }
+}

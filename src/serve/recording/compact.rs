@@ -1,0 +1,289 @@
+//! Groups as they stand in a page of the file: shorter by what the page has said before.
+//!
+//! Most checks are of few keys, policies and costs, and follow each other soon. A group has a head of three bytes: how many
+//! arrivals it has less one, what it [repeats](Repeats), and two bytes with a bit for each arrival whose digest is written out. What
+//! differs from the group before it follows: the time, the tag of the policy with the cost, and the outcomes. Then come the digests. Of one that is
+//! written out, the lowest byte names a place, and takes it; an arrival with the digest that has the place is that one byte. Where all arrivals of a
+//! group are of one key, it stands there once. A page begins with nothing in its places, so that each page is read by itself.
+//! Written by the thread of the file alone, to whom bytes that are written cost more than to find them.
+
+use super::group::{Common, Group, MOST};
+
+/// The bits of the head that say how much shorter a group is.
+struct Repeats;
+
+impl Repeats {
+    /// It came less than 65 ms after the one before, so that two bytes say when.
+    const TIME: u8 = 1 << 4;
+    /// It has the policy and cost of the one before.
+    const KIND: u8 = 1 << 5;
+    /// All its outcomes are the first.
+    const OUTCOME: u8 = 1 << 6;
+    /// All are of one key.
+    const KEY: u8 = 1 << 7;
+}
+
+/// Bytes of a digest that is written out.
+const DIGEST: usize = 8;
+/// Most bytes before the digests: the head, the time, the tag and the cost, and the outcomes.
+const BEFORE: usize = 3 + 4 + 8 + 8 + 4;
+/// Most bytes of a group of so many arrivals.
+pub(super) const fn longest(arrivals: usize) -> usize {
+    BEFORE + arrivals * DIGEST
+}
+
+/// What a page has said so far.
+#[derive(Debug)]
+pub(super) struct Said {
+    common: Common,
+    digests: [u64; 256],
+}
+
+/// A group that is read.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// What its arrivals have in common.
+    pub common: Common,
+    digests: [u64; MOST],
+    outcomes: u32,
+    count: usize,
+}
+
+impl Read {
+    /// How many arrivals it has.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The first half of each arrival's digest, and its outcome.
+    pub(super) fn arrivals(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let outcomes = (0..u32::BITS).step_by(2).map(|place| self.outcomes >> place & 3);
+        self.digests[..self.count].iter().copied().zip(outcomes)
+    }
+}
+
+impl Said {
+    /// Nothing yet; times count from `at`.
+    pub(super) fn nothing(at: u32) -> Self {
+        // Tags and costs of no group, so that the first says its own.
+        Self { common: Common { at, policy: u64::MAX, cost: 0 }, digests: [0; 256] }
+    }
+
+    /// Appends a group to the page.
+    pub(super) fn write(&mut self, group: &Group<'_>, page: &mut Vec<u8>) {
+        let halves = group.halves();
+        let first = halves.first().map_or(0, |half| u64::from_le_bytes(*half));
+        let is_one = halves.iter().fold(0, |differs, half| differs | (u64::from_le_bytes(*half) ^ first)) == 0;
+        let of_keys = if is_one { &halves[..halves.len().min(1)] } else { halves };
+        let (mut digests, mut end, mut written) = ([0; (MOST + 1) * DIGEST], 0, 0_u32);
+        for half in of_keys {
+            let digest = u64::from_le_bytes(*half);
+            let known = &mut self.digests[(digest & 255) as usize];
+            let is_new = *known != digest;
+            *known = digest;
+            // All of it is stored, and of one that is known the lowest byte stays, which comes first. The place is never beyond
+            // the last: it is cut so that nothing has to be compared.
+            let place = end % (MOST * DIGEST);
+            digests[place..place + DIGEST].copy_from_slice(half);
+            end += 1 + usize::from(is_new) * (DIGEST - 1);
+            written = written >> 1 | u32::from(is_new) << (MOST - 1);
+        }
+        let written = (written >> (MOST - of_keys.len())) as u16; // MOST bits
+        let Common { at, policy, cost } = group.common;
+        let (last, mut repeats) = (self.common, 0);
+        self.common = group.common;
+        let mut before = Before::default();
+        let since = at.wrapping_sub(last.at);
+        match u16::try_from(since) {
+            Ok(since) => {
+                repeats |= Repeats::TIME;
+                before.push(since.to_le_bytes());
+            }
+            Err(_) => before.push(at.to_le_bytes()),
+        }
+        if (policy, cost) == (last.policy, last.cost) {
+            repeats |= Repeats::KIND;
+        } else {
+            before.push(policy.to_le_bytes());
+            before.push(cost.to_le_bytes());
+        }
+        let outcomes = group.outcomes();
+        if outcomes == 0 {
+            repeats |= Repeats::OUTCOME;
+        } else {
+            before.push(outcomes.to_le_bytes());
+        }
+        if is_one {
+            repeats |= Repeats::KEY;
+        }
+        // At most 15.
+        let head = halves.len().saturating_sub(1) as u8 | repeats;
+        let [low, high] = written.to_le_bytes();
+        (before.bytes[0], before.bytes[1], before.bytes[2]) = (head, low, high);
+        page.extend_from_slice(before.so_far());
+        page.extend_from_slice(&digests[..end]);
+    }
+
+    /// Reads the next group of the page; `None` where there is no whole one.
+    pub(super) fn read(&mut self, page: &mut &[u8]) -> Option<Read> {
+        let [head, written @ ..]: [u8; 3] = take(page)?;
+        let (count, written) = (usize::from(head) % MOST + 1, u16::from_le_bytes(written));
+        let Common { mut at, mut policy, mut cost } = self.common;
+        at = match head & Repeats::TIME {
+            0 => u32::from_le_bytes(take(page)?),
+            _ => at.wrapping_add(u32::from(u16::from_le_bytes(take(page)?))),
+        };
+        if head & Repeats::KIND == 0 {
+            (policy, cost) = (u64::from_le_bytes(take(page)?), u64::from_le_bytes(take(page)?));
+        }
+        let outcomes = if head & Repeats::OUTCOME == 0 { u32::from_le_bytes(take(page)?) } else { 0 };
+        let mut digests = [0; MOST];
+        let of_keys = if head & Repeats::KEY == 0 { count } else { 1 };
+        for (place, digest) in digests[..of_keys].iter_mut().enumerate() {
+            *digest = match written >> place & 1 {
+                0 => {
+                    let [named] = take(page)?;
+                    self.digests[usize::from(named)]
+                }
+                _ => u64::from_le_bytes(take(page)?),
+            };
+            self.digests[(*digest & 255) as usize] = *digest;
+        }
+        let one = digests[0];
+        digests[of_keys..].fill(one);
+        self.common = Common { at, policy, cost };
+        Some(Read { common: self.common, digests, outcomes, count })
+    }
+}
+
+/// What stands before the digests, behind room for the head.
+#[derive(Debug)]
+struct Before {
+    bytes: [u8; BEFORE],
+    end: usize,
+}
+
+impl Default for Before {
+    fn default() -> Self {
+        Self { bytes: [0; BEFORE], end: 3 }
+    }
+}
+
+impl Before {
+    #[inline]
+    fn push<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some(room) = self.bytes.get_mut(self.end..self.end + N) {
+            room.copy_from_slice(&bytes);
+            self.end += N;
+        }
+    }
+
+    fn so_far(&self) -> &[u8] {
+        &self.bytes[..self.end]
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::{Groups, TAG_BITS};
+    use super::*;
+    use crate::core::key::Digest;
+
+    /// An arrival: what it has in common with others, the first half of its digest, and its outcome.
+    type One = (Common, u64, u32);
+
+    fn written(arrivals: &[One], began: u32) -> Vec<u8> {
+        let mut groups = Groups::default();
+        for (common, half, outcome) in arrivals {
+            groups.push(*common, Digest(u128::from(*half) << 64 | 77), *outcome);
+        }
+        groups.close();
+        let (mut said, mut page, mut rest) = (Said::nothing(began), Vec::new(), groups.bytes());
+        while let Some(group) = Group::first(rest) {
+            let before = page.len();
+            said.write(&group, &mut page);
+            assert!(page.len() - before <= longest(group.len()), "{group:?}");
+            rest = &rest[group.bytes.len()..];
+        }
+        page
+    }
+
+    fn read(mut page: &[u8], began: u32) -> Vec<One> {
+        let (mut said, mut all) = (Said::nothing(began), Vec::new());
+        while let Some(group) = said.read(&mut page) {
+            all.extend(group.arrivals().map(|(half, outcome)| (group.common, half, outcome)));
+        }
+        assert!(page.is_empty());
+        all
+    }
+
+    #[test]
+    fn arrivals_are_read_as_they_were_written() {
+        let mut state = 7_u64;
+        let mut next = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        for round in 0..300 {
+            let keys = [1, 2, 30, 1_000, u64::MAX][round % 5];
+            let mut common = Common { at: u32::MAX - 9, policy: (1 << TAG_BITS) - 1, cost: 1 };
+            let arrivals: Vec<One> = (0..200)
+                .map(|_| {
+                    match next(20) {
+                        0 => common.at = common.at.wrapping_add(next(70_000) as u32),
+                        1 => common.at = common.at.wrapping_sub(next(3) as u32),
+                        2 => common.policy = next(3),
+                        3 => common.cost = [0, 1, 1 << 20, u64::MAX][next(4) as usize],
+                        _ => {}
+                    }
+                    // Zero is a digest like others, and some want the same place.
+                    let half = (next(keys) % 700) * 0x0001_0000_0000_0080;
+                    (common, half, if next(9) == 0 { next(4) as u32 } else { 0 })
+                })
+                .collect();
+            assert_eq!(read(&written(&arrivals, 5), 5), arrivals, "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_largest_group_has_room() {
+        let common = |cost| Common { at: 1 << 20, policy: (1 << TAG_BITS) - 1, cost };
+        let arrivals: Vec<One> = (0..32).map(|number| (common(u64::MAX - number / 16), u64::MAX - number, 3)).collect();
+        assert_eq!(read(&written(&arrivals, 0), 0), arrivals);
+    }
+
+    #[test]
+    fn what_was_said_before_is_short() {
+        let at = |at| Common { at, policy: 5, cost: 1 };
+        let all = |count: u32, key: fn(u32) -> u64| -> usize {
+            written(&(0..count).map(|number| (at(number / 16), key(number), 0)).collect::<Vec<_>>(), 0).len()
+        };
+        // The first says all, and each further group of sixteen that it is of the same.
+        assert_eq!(all(16 * 101, |_| 9) - all(16, |_| 9), 100 * 6);
+        let few =
+            all(16 * 101, |number| u64::from(number * 7 % 100)) - all(16 * 7, |number| u64::from(number * 7 % 100));
+        assert_eq!(few, 94 * (5 + 16));
+        // Of keys that were not said before, nine bytes and less than one more.
+        assert!(all(16 * 100, |number| u64::from(number) << 20) <= 1_600 * 9, "no more than before");
+    }
+
+    #[test]
+    fn half_a_group_is_none() {
+        let arrivals: Vec<One> = (0..20).map(|number| (Common { at: 9, policy: 1, cost: 3 }, number, 1)).collect();
+        let page = written(&arrivals, 0);
+        for end in 0..page.len() {
+            let (mut said, mut rest) = (Said::nothing(0), &page[..end]);
+            let mut groups = 0;
+            while said.read(&mut rest).is_some() {
+                groups += 1;
+            }
+            assert!(groups < 2, "{end}");
+        }
+    }
+}
