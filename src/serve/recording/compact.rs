@@ -1,20 +1,21 @@
 //! Groups as they stand in a page of the file: shorter by what the page has said before.
 //!
-//! Most checks are of few keys, policies and costs, and follow each other soon. A group has a head of three bytes: how many
-//! arrivals it has less one, what it [repeats](Repeats), and two bytes with a bit for each arrival whose digest is written out. What
-//! differs from the group before it follows: the time, the tag of the policy with the cost, and the outcomes. Then come the digests. Of one that is
-//! written out, the lowest byte names a place, and takes it; an arrival with the digest that has the place is that one byte. Where all arrivals of a
-//! group are of one key, it stands there once. A page begins with nothing in its places, so that each page is read by itself.
-//! Written by the thread of the file alone, to whom bytes that are written cost more than to find them.
+//! Most checks are of few keys, policies and costs, and follow each other soon. A group has a head of five bytes: how many arrivals it
+//! has less one, and what it [repeats](Repeats); a bit for each arrival whose digest is written out; how long it came after the group
+//! before it. What differs from that one follows: the tag of the policy with the cost, and the outcomes. Then come the digests. Of one
+//! that is written out, the lowest byte names a place, and takes it; an arrival with the digest that has the place is that one byte.
+//! Where all arrivals of a group are of one key, it stands there once. A page begins with nothing in its places, so that each page is
+//! read by itself. Written by the thread of the file alone, for which bytes that are written cost more than to find them, if they are
+//! found: where they are not, it looks for them in one page of sixteen.
 
-use super::group::{Common, Group, MOST};
+use super::group::{Common, Group, MOST, TAG_BITS};
 
 /// The bits of the head that say how much shorter a group is.
 struct Repeats;
 
 impl Repeats {
-    /// It came less than 65 ms after the one before, so that two bytes say when.
-    const TIME: u8 = 1 << 4;
+    /// It repeats no digest: all are written out, and take no places.
+    const PLAIN: u8 = 1 << 4;
     /// It has the policy and cost of the one before.
     const KIND: u8 = 1 << 5;
     /// All its outcomes are the first.
@@ -23,10 +24,18 @@ impl Repeats {
     const KEY: u8 = 1 << 7;
 }
 
+/// The bits of a cost that stands in one word with the tag of its policy.
+const COST_BITS: u32 = u64::BITS - TAG_BITS;
+/// In place of a cost that has a word of its own.
+const LONG: u64 = (1 << COST_BITS) - 1;
+/// In place of the microseconds since the group before, where they are more than two bytes: the time follows.
+const LATE: u16 = u16::MAX;
+/// After a page in which three of four digests were new, so many are written without looking for any, which would be in vain.
+const PLAIN_PAGES: u8 = 15;
 /// Bytes of a digest that is written out.
 const DIGEST: usize = 8;
 /// Most bytes before the digests: the head, the time, the tag and the cost, and the outcomes.
-const BEFORE: usize = 3 + 4 + 8 + 8 + 4;
+const BEFORE: usize = 3 + 2 + 4 + 8 + 8 + 4;
 /// Most bytes of a group of so many arrivals.
 pub(super) const fn longest(arrivals: usize) -> usize {
     BEFORE + arrivals * DIGEST
@@ -37,6 +46,11 @@ pub(super) const fn longest(arrivals: usize) -> usize {
 pub(super) struct Said {
     common: Common,
     digests: [u64; 256],
+    /// Of so many digests that were looked for, so many were new.
+    told: u32,
+    new: u32,
+    /// So many pages, with this one, are written without looking for digests; only the writer counts them.
+    plain: u8,
 }
 
 /// A group that is read.
@@ -65,8 +79,19 @@ impl Read {
 impl Said {
     /// Nothing yet; times count from `at`.
     pub(super) fn nothing(at: u32) -> Self {
-        // Tags and costs of no group, so that the first says its own.
-        Self { common: Common { at, policy: u64::MAX, cost: 0 }, digests: [0; 256] }
+        // A tag of no group, so that the first says its own.
+        let common = Common { at, policy: u64::MAX, cost: 0 };
+        Self { common, digests: [0; 256], told: 0, new: 0, plain: 0 }
+    }
+
+    /// The page is full: the next has said nothing yet.
+    pub(super) fn next_page(&mut self, at: u32) {
+        let plain = match self.plain.checked_sub(1) {
+            Some(left) => left,
+            None if self.told > 0 && self.new > self.told / 4 * 3 => PLAIN_PAGES,
+            None => 0,
+        };
+        *self = Self { plain, ..Self::nothing(at) };
     }
 
     /// Appends a group to the page.
@@ -75,37 +100,46 @@ impl Said {
         let first = halves.first().map_or(0, |half| u64::from_le_bytes(*half));
         let is_one = halves.iter().fold(0, |differs, half| differs | (u64::from_le_bytes(*half) ^ first)) == 0;
         let of_keys = if is_one { &halves[..halves.len().min(1)] } else { halves };
-        let (mut digests, mut end, mut written) = ([0; (MOST + 1) * DIGEST], 0, 0_u32);
-        for half in of_keys {
-            let digest = u64::from_le_bytes(*half);
-            let known = &mut self.digests[(digest & 255) as usize];
-            let is_new = *known != digest;
-            *known = digest;
-            // All of it is stored, and of one that is known the lowest byte stays, which comes first. The place is never beyond
-            // the last: it is cut so that nothing has to be compared.
-            let place = end % (MOST * DIGEST);
-            digests[place..place + DIGEST].copy_from_slice(half);
-            end += 1 + usize::from(is_new) * (DIGEST - 1);
-            written = written >> 1 | u32::from(is_new) << (MOST - 1);
-        }
-        let written = (written >> (MOST - of_keys.len())) as u16; // MOST bits
+        let (mut digests, mut written) = ([0; (MOST + 1) * DIGEST], 0_u32);
+        let of_keys = if self.plain > 0 {
+            of_keys.as_flattened()
+        } else {
+            let mut end = 0;
+            for half in of_keys {
+                let digest = u64::from_le_bytes(*half);
+                let known = &mut self.digests[(digest & 255) as usize];
+                let is_new = *known != digest;
+                *known = digest;
+                // All of it is stored, and of one that is known the lowest byte stays, which comes first. The place is never beyond
+                // the last: it is cut so that nothing has to be compared.
+                let place = end % (MOST * DIGEST);
+                digests[place..place + DIGEST].copy_from_slice(half);
+                end += 1 + usize::from(is_new) * (DIGEST - 1);
+                written = written >> 1 | u32::from(is_new) << (MOST - 1);
+            }
+            written >>= MOST - of_keys.len();
+            self.told += of_keys.len() as u32; // at most MOST
+            self.new += written.count_ones();
+            &digests[..end]
+        };
         let Common { at, policy, cost } = group.common;
-        let (last, mut repeats) = (self.common, 0);
+        let (last, mut repeats) = (self.common, if self.plain > 0 { Repeats::PLAIN } else { 0 });
         self.common = group.common;
         let mut before = Before::default();
-        let since = at.wrapping_sub(last.at);
-        match u16::try_from(since) {
-            Ok(since) => {
-                repeats |= Repeats::TIME;
-                before.push(since.to_le_bytes());
+        match u16::try_from(at.wrapping_sub(last.at)) {
+            Ok(since) if since < LATE => before.push(since.to_le_bytes()),
+            _ => {
+                before.push(LATE.to_le_bytes());
+                before.push(at.to_le_bytes());
             }
-            Err(_) => before.push(at.to_le_bytes()),
         }
         if (policy, cost) == (last.policy, last.cost) {
             repeats |= Repeats::KIND;
         } else {
-            before.push(policy.to_le_bytes());
-            before.push(cost.to_le_bytes());
+            before.push((policy << COST_BITS | cost.min(LONG)).to_le_bytes());
+            if cost >= LONG {
+                before.push(cost.to_le_bytes());
+            }
         }
         let outcomes = group.outcomes();
         if outcomes == 0 {
@@ -118,10 +152,10 @@ impl Said {
         }
         // At most 15.
         let head = halves.len().saturating_sub(1) as u8 | repeats;
-        let [low, high] = written.to_le_bytes();
+        let [low, high, ..] = written.to_le_bytes();
         (before.bytes[0], before.bytes[1], before.bytes[2]) = (head, low, high);
         page.extend_from_slice(before.so_far());
-        page.extend_from_slice(&digests[..end]);
+        page.extend_from_slice(of_keys);
     }
 
     /// Reads the next group of the page; `None` where there is no whole one.
@@ -129,17 +163,25 @@ impl Said {
         let [head, written @ ..]: [u8; 3] = take(page)?;
         let (count, written) = (usize::from(head) % MOST + 1, u16::from_le_bytes(written));
         let Common { mut at, mut policy, mut cost } = self.common;
-        at = match head & Repeats::TIME {
-            0 => u32::from_le_bytes(take(page)?),
-            _ => at.wrapping_add(u32::from(u16::from_le_bytes(take(page)?))),
+        at = match u16::from_le_bytes(take(page)?) {
+            LATE => u32::from_le_bytes(take(page)?),
+            since => at.wrapping_add(u32::from(since)),
         };
         if head & Repeats::KIND == 0 {
-            (policy, cost) = (u64::from_le_bytes(take(page)?), u64::from_le_bytes(take(page)?));
+            let both = u64::from_le_bytes(take(page)?);
+            (policy, cost) = (both >> COST_BITS, both & LONG);
+            if cost == LONG {
+                cost = u64::from_le_bytes(take(page)?);
+            }
         }
         let outcomes = if head & Repeats::OUTCOME == 0 { u32::from_le_bytes(take(page)?) } else { 0 };
         let mut digests = [0; MOST];
         let of_keys = if head & Repeats::KEY == 0 { count } else { 1 };
         for (place, digest) in digests[..of_keys].iter_mut().enumerate() {
+            if head & Repeats::PLAIN != 0 {
+                *digest = u64::from_le_bytes(take(page)?);
+                continue;
+            }
             *digest = match written >> place & 1 {
                 0 => {
                     let [named] = take(page)?;
@@ -191,7 +233,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::group::{Groups, TAG_BITS};
+    use super::super::group::Groups;
     use super::*;
     use crate::core::key::Digest;
 
@@ -239,7 +281,7 @@ mod tests {
                         0 => common.at = common.at.wrapping_add(next(70_000) as u32),
                         1 => common.at = common.at.wrapping_sub(next(3) as u32),
                         2 => common.policy = next(3),
-                        3 => common.cost = [0, 1, 1 << 20, u64::MAX][next(4) as usize],
+                        3 => common.cost = [0, 1, LONG - 1, LONG, LONG + 1, u64::MAX][next(6) as usize],
                         _ => {}
                     }
                     // Zero is a digest like others, and some want the same place.
@@ -271,6 +313,39 @@ mod tests {
         assert_eq!(few, 94 * (5 + 16));
         // Of keys that were not said before, nine bytes and less than one more.
         assert!(all(16 * 100, |number| u64::from(number) << 20) <= 1_600 * 9, "no more than before");
+    }
+
+    #[test]
+    fn where_few_digests_come_again_they_are_not_looked_for() {
+        // So many bytes of a page, of keys that are new or of one of ten.
+        fn page(said: &mut Said, first: u64, are_new: bool) -> usize {
+            let key = |number: u64| if are_new { first + number * 0x0123_4567_89ab } else { number % 10 };
+            let mut groups = Groups::default();
+            for number in 0..320 {
+                groups.push(Common { at: 7, policy: 5, cost: 1 }, Digest(u128::from(key(number)) << 64), 0);
+            }
+            groups.close();
+            let (mut bytes, mut rest) = (Vec::new(), groups.bytes());
+            while let Some(group) = Group::first(rest) {
+                said.write(&group, &mut bytes);
+                rest = &rest[group.bytes.len()..];
+            }
+            let wanted: Vec<_> = (0..320).map(key).collect();
+            assert_eq!(read(&bytes, 0).iter().map(|(_, half, _)| *half).collect::<Vec<_>>(), wanted);
+            said.next_page(0);
+            bytes.len()
+        }
+        let mut said = Said::nothing(0);
+        let few = page(&mut said, 0, false);
+        assert!(few < 600, "{few}");
+        assert_eq!(page(&mut said, 1, false), few, "they are looked for again");
+        let new = page(&mut said, 1, true);
+        for number in 0..PLAIN_PAGES {
+            assert!(page(&mut said, 2, false) > 2_560, "page {number} after one of new keys");
+        }
+        assert_eq!(page(&mut said, 3, false), few, "and the next is as ever");
+        assert_eq!(page(&mut said, 4, true), new);
+        assert_eq!(page(&mut said, 5, true), new, "no digest is longer for it");
     }
 
     #[test]
