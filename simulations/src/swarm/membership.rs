@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 /// From a node's start until all others know of it.
-pub const JOIN_MS: RangeInclusive<u64> = 200..=2_000;
+pub const JOIN_MS: RangeInclusive<u64> = 200..=2_700;
 
 /// From the moment at which a node was heard last until all others have given it up.
 pub const DEAD_MS: RangeInclusive<u64> = 1_000..=6_500;
