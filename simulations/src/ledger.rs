@@ -11,6 +11,7 @@ mod figures;
 mod fleet;
 mod histogram;
 mod judge;
+mod loans;
 mod news;
 mod peak;
 mod slots;
@@ -31,6 +32,7 @@ use self::fleet::Fleet;
 pub use self::histogram::Histogram;
 pub use self::judge::{Measured, percent, thousandths};
 use self::judge::{part_used, ratio};
+use self::loans::Loans;
 use self::news::News;
 use self::peak::WHOLE;
 use self::slots::Slots;
@@ -57,6 +59,7 @@ pub struct Ledger {
     sums: Sums,
     fleet: Fleet,
     news: News,
+    loans: Loans,
     back: Back,
     slots: Slots,
     answers: Histogram,
@@ -95,6 +98,7 @@ impl Ledger {
             sums: Sums::default(),
             fleet: Fleet::default(),
             news: News::default(),
+            loans: Loans::default(),
             back: Back::new(setting),
             slots: Slots::new(setting),
             answers: Histogram::default(),
@@ -134,6 +138,7 @@ impl Ledger {
             answer_p999_us: self.answers.percentile(99_900),
             answer_longest_us: self.answers.longest(),
             peer_answer_p99_us: self.peer_answers.percentile(99_000),
+            loans_lost: self.loans.lost(),
             news_p99_us: self.news.age(),
             first_answer_us: fleet.first_answer(),
             used: part_used(used.admitted, used.possible),
@@ -223,6 +228,7 @@ impl Observer for Ledger {
         }
         if self.hears {
             self.news.see(moment, seen, self.now >= self.warm);
+            self.loans.see(self.now, seen, self.now >= self.warm);
         }
         match *seen {
             Seen::Answered { request, rule, decision, parked, store } => {

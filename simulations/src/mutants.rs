@@ -160,7 +160,7 @@ const ENTITLED_SCRIPTS: [&str; 11] = [
 const LENT_ASIDE: [Mutant; 2] = [Mutant::LentAsideNotCounted, Mutant::LendsAfterAcquire];
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 23] = [
+const LENDING: [Mutant; 24] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -175,6 +175,7 @@ const LENDING: [Mutant; 23] = [
     Mutant::NeverTriedAgain,
     Mutant::ShareBeforeRelay,
     Mutant::LendsWhatLapses,
+    Mutant::ToldWithoutItsWay,
     Mutant::LendsTooLate,
     Mutant::TriesWithoutPause,
     Mutant::TriedAgainAtOnce,

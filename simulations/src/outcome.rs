@@ -67,6 +67,9 @@ impl fmt::Display for Outcome {
         if self.figures.news_p99_us > 0 {
             write!(f, "news of peers {} old, ", Span(self.figures.news_p99_us))?;
         }
+        if self.figures.loans_lost > 0 {
+            write!(f, "{} of loans lost, ", percent(self.figures.loans_lost))?;
+        }
         write!(f, "{beyond} over, ")?;
         write!(f, "{slots} slots over, ")?;
         write!(f, "{false_denials} denied falsely")?;
@@ -119,6 +122,7 @@ mod tests {
         assert_eq!(line, quiet);
         outcome.figures = Figures {
             news_p99_us: 350_000,
+            loans_lost: 2_500,
             first_answer_us: 2_000,
             herd_back: 1_250,
             burst_over: 3_000,
@@ -127,7 +131,7 @@ mod tests {
         };
         let line = outcome.to_string();
         assert!(
-            line.contains("p99.9 20ms, news of peers 350ms old, 3 % over, 12.5 % slots over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
+            line.contains("p99.9 20ms, news of peers 350ms old, 2.5 % of loans lost, 3 % over, 12.5 % slots over, 1.5 % denied falsely, first answers of nodes in 2ms, 1.25 times"),
             "{line}"
         );
     }

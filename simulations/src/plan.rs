@@ -79,6 +79,7 @@ impl Plan {
             p99: goal.p99.or(expect.p99),
             p999: goal.p999.or(expect.p999),
             peer_p99: goal.peer_p99.or(expect.peer_p99),
+            loans_lost: goal.loans_lost.or(expect.loans_lost),
             news: goal.news.or(expect.news),
             first: goal.first.or(expect.first),
             false_denials: goal.false_denials.or(expect.false_denials),
@@ -679,6 +680,8 @@ pub struct Expect {
     pub p999: Option<Span>,
     /// Within which 99 % of the checks are answered that wait for a peer.
     pub peer_p99: Option<Span>,
+    /// Most of the tokens that nodes lend on to each other whose loan comes too late or not at all, in thousandths of a percent.
+    pub loans_lost: Option<u32>,
     /// How old 99 % of the news are at most that nodes hear of peers: since the first token that a peer had admitted and they did not know
     /// of.
     pub news: Option<Span>,

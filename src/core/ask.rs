@@ -28,6 +28,8 @@ pub struct Ask {
     pub rule: Arc<Rule>,
     /// What is wanted.
     pub terms: Terms,
+    /// For how long its answer is awaited, from when it leaves.
+    pub awaited: Micros,
 }
 
 /// What is wanted of a peer.
@@ -39,7 +41,8 @@ pub struct Terms {
     pub want: u64,
     /// The fewest that are of any use; at least 1.
     pub least: u64,
-    /// The time in which an answer is awaited.
+    /// The time in which the peer may answer, from when the ask arrives: that for which the answer is awaited, less the way there and back.
+    /// Under several limits it is all of that, because the peer lends nothing that ends before.
     pub patience: Micros,
     /// A peer that cannot reach the store, either, may lend of what the store has set aside for it.
     pub aside: bool,

@@ -227,6 +227,8 @@ mutants! {
         "A node that has lost the store goes by its share, though a peer would lend: over.";
     LendsWhatLapses, "lends-what-lapses":
         "Of several limits a peer lends tokens of a second that ends on their way, and they are missing in the hour: asking, used.";
+    ToldWithoutItsWay, "told-without-its-way":
+        "A peer is told all of the time for which its answer is awaited, so that what it lends last is lost on its way: asking.";
     LendsTooLate, "lends-too-late":
         "A peer lends to who has stopped waiting for it, and what it lent is lost: asking, store calls.";
     TriesWithoutPause, "tries-without-pause":

@@ -61,6 +61,11 @@ const LONGEST: Micros = Micros(1_000_000);
 /// some answers are slow is given up too early; slower, and one that was slow once is waited for longer.
 const FORGET_PART: u64 = 8;
 
+/// With each slower answer, a peer's quickest answer is taken to be slower by this fraction. Faster, and one of which only some answers
+/// need no call to the store is given too little time for the others; slower, and more loans come too late from one that is further away than
+/// it was.
+const RISE_PART: u64 = 64;
+
 /// After each late answer a peer is taken to need so many times as long: fewer, and it takes more late answers, whose tokens are lost,
 /// until one that is far away is waited for long enough.
 const LATE_TIMES: u64 = 2;
@@ -128,6 +133,8 @@ struct Peer {
     candidate: Candidate,
     /// How long its slowest answer of late took.
     slowest: Micros,
+    /// How long its quickest answer took: the way there and back, and little more. Zero: it has answered nothing yet.
+    quickest: Micros,
     /// How many answers in a row were late.
     late: u8,
     /// When its last loan came.
@@ -148,6 +155,7 @@ impl Peer {
         Self {
             candidate,
             slowest: Micros::ZERO,
+            quickest: Micros::ZERO,
             late: 0,
             lent: None,
             left_out: Due::AT_ONCE,
@@ -260,10 +268,20 @@ impl Owners {
         Micros(slowest.0.saturating_mul(PATIENCE)).max(LEAST_PATIENCE)
     }
 
+    /// For how long a peer may take to answer what it has received, where the answer is awaited for so long from when the ask leaves: zero
+    /// where even its quickest answer would come too late. What it lent after that would be lost on its way back.
+    pub(super) fn time_to_answer(&self, peer: PeerIndex, awaited: Micros) -> Micros {
+        let quickest = self.get(peer).map_or(Micros::ZERO, |peer| peer.quickest);
+        let way = if on(Mutant::ToldWithoutItsWay) { Micros::ZERO } else { quickest };
+        Micros(awaited.0.saturating_sub(way.0))
+    }
+
     /// A peer has answered after so long.
     pub(super) fn note_answer(&mut self, peer: PeerIndex, trip: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / FORGET_PART));
+        let risen = peer.quickest.0 + peer.quickest.0.div_ceil(RISE_PART);
+        peer.quickest = if peer.quickest == Micros::ZERO { trip } else { trip.min(Micros(risen)) };
         peer.late = 0;
     }
 
@@ -545,6 +563,24 @@ mod tests {
         assert_eq!(relay(&owners, soon, key), Some(peer), "those had left before");
         (0..3).for_each(|_| owners.note_late(soon, peer, soon, LEAST_PATIENCE));
         assert_eq!(relay(&owners, soon, key), None);
+    }
+
+    /// Ten milliseconds to a peer and back are missing of 25, or of as many as it takes when it has come nearer, or gone further away.
+    #[test]
+    fn a_peer_is_told_of_the_time_that_is_left_when_its_answer_has_had_its_way() {
+        let mut owners = owners("a", &["b"]);
+        let (peer, awaited) = (PeerIndex(0), Micros(25_000));
+        assert_eq!(owners.time_to_answer(peer, awaited), awaited, "nothing is known of it");
+        owners.note_answer(peer, Micros(10_000));
+        assert_eq!(owners.time_to_answer(peer, awaited), Micros(15_000));
+        assert_eq!(owners.time_to_answer(peer, Micros(9_000)), Micros(0), "its answer would come too late");
+        owners.note_answer(peer, Micros(24_000));
+        let told = owners.time_to_answer(peer, awaited);
+        assert!((Micros(14_800)..Micros(15_000)).contains(&told), "it has called the store: {told:?}");
+        owners.note_answer(peer, Micros(2_000));
+        assert_eq!(owners.time_to_answer(peer, awaited), Micros(23_000));
+        (0..1_000).for_each(|_| owners.note_answer(peer, Micros(20_000)));
+        assert_eq!(owners.time_to_answer(peer, awaited), Micros(5_000));
     }
 
     #[test]

@@ -49,11 +49,12 @@ struct Awaited {
     digest: Digest,
     terms: Terms,
     sent: Instant,
+    until: Instant,
 }
 
 impl Awaited {
     fn is_late(&self, now: Instant) -> bool {
-        self.sent + self.terms.patience <= now
+        self.until <= now
     }
 
     /// Whether the answer is one to this ask.
@@ -109,7 +110,13 @@ impl Lending {
         let peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned();
         let now = self.clock.now();
         let is_sent = peer.zip(frame).is_some_and(|(peer, frame)| {
-            let awaited = Awaited { peer: peer.clone(), digest: ask.digest, terms: ask.terms, sent: now };
+            let awaited = Awaited {
+                peer: peer.clone(),
+                digest: ask.digest,
+                terms: ask.terms,
+                sent: now,
+                until: now + ask.awaited,
+            };
             // Before it is sent: the answer may come at once.
             let is_open = self.await_answer(now, ask.id, awaited);
             let is_sent = is_open && self.fleet.ask(&peer, Bytes::from(frame), ask.terms.patience);

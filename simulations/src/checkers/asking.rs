@@ -1,7 +1,7 @@
 //! **asking**: how often and for how long a node asks peers, and what they make of that. A check waits for a peer for half of its
 //! time at most. A peer that has no store, leaves, or was late three times in a row is left out for a while; where nobody is left,
 //! those without a store are tried one after another, with a pause between any two, which is longer in a fleet of many
-//! nodes for each owner. A peer lends nothing to who has stopped waiting for it, nor of several limits what ends on its way; and a
+//! nodes for each owner. A peer is told of no more time than the answer is awaited for, less its quickest way of late. It lends nothing to who has stopped waiting for it, nor of several limits what ends on its way; and a
 //! share has nothing of a window in which a peer has lent.
 //!
 //! Under which limits a node lends, and to whom, is `lending.rs`'s.
@@ -48,7 +48,7 @@ static EDGE: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "asking.rs",
     invariants: &["asking"],
-    proves: "A check waits for a peer for half of its time at most; a peer that has no store, leaves, or was late three times in a row is left out for a while; nobody asks a peer for a key for which it lets another wait; those without a store are tried with a pause between any two, which is as many times longer as there are nodes for each owner; nobody lends to who has stopped waiting, nor of several limits what ends on its way; and a share has nothing of a window in which a peer has lent.",
+    proves: "A check waits for a peer for half of its time at most; a peer that has no store, leaves, or was late three times in a row is left out for a while; nobody asks a peer for a key for which it lets another wait; those without a store are tried with a pause between any two, which is as many times longer as there are nodes for each owner; a peer is told that its answer is awaited for less than it is, by its quickest way; nobody lends to who has stopped waiting, nor of several limits what ends on its way; and a share has nothing of a window in which a peer has lent.",
     judges: "All algorithms, several limits. Shares beside loans: one fixed window.",
     exemptions: &[&OFF, &SHARDS, &UNSTEADY, &STOPPED, &LEAPS, &PUSHES, &EDGE],
     mutant: Some("tries-without-pause"),
@@ -69,6 +69,9 @@ const KNOWN_AGAIN: u64 = 150_000;
 /// The pause between two trials, in a fleet of as many nodes as own keys at most.
 const PAUSE: u64 = 100_000;
 const OWNERS: usize = 64;
+
+/// A peer's way is judged when it has answered so often: of an answer about a key that a node has forgotten meanwhile, it takes no note.
+const ANSWERS: u32 = 3;
 
 /// So long a node that stands still is not judged, before and after.
 const AROUND: u64 = 1_000_000;
@@ -102,8 +105,10 @@ struct Peer {
     refused: Option<u64>,
     /// Its last answer was that it has no store.
     has_none: bool,
-    /// When it last answered.
+    /// When it last answered, how often it has, and how long its quickest answer took.
     heard: u64,
+    answers: u32,
+    quickest: u64,
     /// So many in a row of its answers were late, and the last of them then.
     late: u32,
     late_at: u64,
@@ -211,7 +216,7 @@ impl Asking {
     }
 
     fn asks(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Option<Life>) {
-        let patience = ask.terms.patience.0;
+        let patience = ask.awaited.0;
         if patience > self.timeout / 2 + 1 {
             self.found
                 .add("asking", moment, || format!("key {key}: {life:?} waits for more than half of its time: {ask:?}"));
@@ -241,6 +246,14 @@ impl Asking {
         if !why.is_empty() {
             self.found.add("asking", moment, || {
                 format!("key {key}: {life:?} asks {peer:?} for {ask:?}, which {why}: {known:?}")
+            });
+        }
+        // Under several limits it is told of all the time, as it lends nothing that ends before.
+        let way = known.quickest - known.quickest.div_ceil(DRIFT_PART).min(known.quickest);
+        let is_known = known.answers >= ANSWERS && moment.at < known.heard + KNOWN_AGAIN && ask.rule.limits.len() == 1;
+        if is_known && ask.terms.patience.0 > (ask.awaited.0.saturating_sub(way) + 1).max(1) {
+            self.found.add("asking", moment, || {
+                format!("key {key}: {life:?} tells {peer:?} of all the time that it waits, and its answers take {way} us at least: {ask:?}")
             });
         }
         // Beside a check that the share has just answered.
@@ -286,6 +299,9 @@ impl Asking {
         }
         // Whether an answer came in time that comes about then, the node alone knows: it is known to have nothing against the peer.
         (known.heard, known.late, known.has_none) = (moment.at, 0, false);
+        let trip = moment.at - open.sent;
+        known.quickest = if known.answers == 0 { trip } else { known.quickest.min(trip) };
+        known.answers += 1;
         let is_in_time = moment.at < open.surely_until();
         known.refused = match answer {
             Err(refusal) if is_in_time && refusal.lasts() => Some(moment.at),
@@ -449,9 +465,41 @@ mod tests {
         for (patience, seen) in [(25_000, 0), (25_100, 1)] {
             let (mut history, mut ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
             let mut checker = checker(&history, 2);
-            ask.terms.patience = Micros(patience);
+            ask.awaited = Micros(patience);
             asks(&mut history, &mut checker, 5, &ask);
             assert_eq!(checker.violations().len(), seen);
+        }
+    }
+
+    /// Three answers have taken 3 ms, or the first of them 2 ms.
+    #[test]
+    fn who_tells_a_peer_of_the_time_that_its_answer_needs_is_seen() {
+        for (first, told, answers, after, seen) in [
+            (3_000, 2_000, 3, 10_000, 0),
+            (3_000, 2_010, 3, 10_000, 1),
+            (2_000, 2_010, 3, 10_000, 0),
+            (3_000, 5_000, 2, 10_000, 0),
+            (3_000, 5_000, 3, 160_000, 0),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history, 2);
+            for id in 0..answers {
+                let (ask, at) = (peer_ask(id, 1, 1), 1_000 + id * 10_000);
+                let mut ask = ask;
+                ask.terms.patience = Micros(1);
+                asks(&mut history, &mut checker, at, &ask);
+                let trip = if id == 0 { first } else { 3_000 };
+                hears(&mut history, &mut checker, at + trip, &ask, &loan(1));
+            }
+            let mut ask = peer_ask(9, 1, 1);
+            ask.terms.patience = Micros(told);
+            asks(&mut history, &mut checker, 14_000 + (answers - 1) * 10_000 + after - 10_000, &ask);
+            assert_eq!(
+                checker.violations().len(),
+                seen,
+                "{first} {told} {answers} {after}: {:?}",
+                checker.violations()
+            );
         }
     }
 

@@ -264,7 +264,7 @@ impl Lending {
         if !self.asked.is_first(life, ask.id) {
             self.found.add("lending", moment, || format!("key {key}: {life:?} asks again under the id of {ask:?}"));
         }
-        let patience = ask.terms.patience.0;
+        let patience = ask.awaited.0;
         let open = (ask.id, moment.at + patience - patience.div_ceil(DRIFT_PART));
         if let Some((id, _)) = self.open.insert((life, key), open).filter(|(_, until)| moment.at < *until) {
             self.found.add("lending", moment, || format!("key {key}: {life:?} asks for {ask:?} and waits for {id}"));

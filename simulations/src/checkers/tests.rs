@@ -574,7 +574,7 @@ impl History {
 pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
     let rule = History::new("10/1s fixed").rule;
     let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000), aside: false };
-    Ask { id, digest: Digest(1), key: b"k".as_slice().into(), rule, terms }
+    Ask { id, digest: Digest(1), key: b"k".as_slice().into(), rule, terms, awaited: terms.patience }
 }
 
 pub(super) fn loan(tokens: u64) -> Answer {

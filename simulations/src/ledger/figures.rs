@@ -59,6 +59,8 @@ pub struct Figures {
     pub answer_longest_us: u64,
     /// As `answer_p99_us`, of those that waited for a peer, which answered them.
     pub peer_answer_p99_us: u64,
+    /// Part of the tokens that nodes lent on to each other of which the loan came too late, or not at all; rounded up.
+    pub loans_lost: u64,
     /// As old as this, or less, was what a node went by about a peer in 99 % of the times at which news of it came: since the first token
     /// that the peer had admitted of a window and the node did not know of; 0 where nothing was told.
     pub news_p99_us: u64,

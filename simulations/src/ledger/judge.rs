@@ -46,6 +46,9 @@ impl Expect {
             at_most(self.peer_p99.map(|most| most.0), figures.peer_answer_p99_us, |time| {
                 format!("99 % of the answers of peers took {} at most", Span(time))
             }),
+            at_most(wanted(self.loans_lost), figures.loans_lost, |part| {
+                format!("{} of the tokens that peers lent came too late, or not at all", percent(part))
+            }),
             at_most(self.news.map(|most| most.0), figures.news_p99_us, |time| {
                 format!("99 % of the news of peers were {} old at most", Span(time))
             }),
@@ -90,6 +93,7 @@ impl Expect {
             time("p99", self.p99, figures.answer_p99_us),
             time("p999", self.p999, figures.answer_p999_us),
             time("peer_p99", self.peer_p99, figures.peer_answer_p99_us),
+            part("loans_lost", self.loans_lost, figures.loans_lost),
             time("news", self.news, figures.news_p99_us),
             time("first", self.first, figures.first_answer_us),
             part("false_denials", self.false_denials, figures.false_denials),
@@ -115,6 +119,7 @@ impl Expect {
             ("p99", micros(self.p99), micros(before.p99)),
             ("p999", micros(self.p999), micros(before.p999)),
             ("peer_p99", micros(self.peer_p99), micros(before.peer_p99)),
+            ("loans_lost", self.loans_lost.map(u64::from), before.loans_lost.map(u64::from)),
             ("news", micros(self.news), micros(before.news)),
             ("first", micros(self.first), micros(before.first)),
             ("false_denials", self.false_denials.map(u64::from), before.false_denials.map(u64::from)),
@@ -255,6 +260,7 @@ mod tests {
             answer_p99_us: 50,
             answer_p999_us: 50,
             peer_answer_p99_us: 50,
+            loans_lost: 50,
             news_p99_us: 50,
             first_answer_us: 50,
             false_denials: 50,

@@ -62,6 +62,7 @@ mod tests {
             key: b"k".as_slice().into(),
             rule: Arc::new(Rule::of("p", &[rationd::core::limit::Limit::parse("9/1s").expect("a limit")])),
             terms,
+            awaited: terms.patience,
         }
     }
 

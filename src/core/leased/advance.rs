@@ -299,20 +299,22 @@ fn send_ask(
     let owed = if is_unpaid { key.debt(now).saturating_add(key.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };
-    let patience = cx.owners.patience(peer).min(patience.max(Micros(1)));
+    let awaited = cx.owners.patience(peer).min(patience.max(Micros(1)));
+    let is_one = rule.limits.len() == 1;
+    let patience = if is_one { cx.owners.time_to_answer(peer, awaited).max(Micros(1)) } else { awaited };
     let terms = Terms { rule: rule.fingerprint(), want, least, patience, aside: rule.is_entitled_window() };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);
     let Some(name) = key.whole_name() else { return };
-    let ask = Ask { id: cx.id(), digest: key.id(), key: name.into(), rule, terms };
+    let ask = Ask { id: cx.id(), digest: key.id(), key: name.into(), rule, terms, awaited };
     key.calls.send_ask(cx, Asking { peer, ask, sent: now, is_awaited });
 }
 
 /// A peer that has not answered in time is not waited for. What it may lend yet is lost.
 fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if let Some(late) = key.calls.end_late_ask(now) {
-        cx.owners.note_late(now, late.peer, late.sent, late.ask.terms.patience);
+        cx.owners.note_late(now, late.peer, late.sent, late.ask.awaited);
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Asking {
 impl Asking {
     /// When the answer is too late.
     pub(super) fn deadline(&self) -> Instant {
-        self.sent + self.ask.terms.patience
+        self.sent + self.ask.awaited
     }
 }
 
