@@ -438,7 +438,7 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u
         key.end_waits(now);
     }
     let is_unpaid = key.outage.phase().is_unpaid() && !key.forgets_loss(now);
-    let is_to_repay = is_unpaid && (key.owes(now) || key.awaits_others(now));
+    let is_to_repay = is_unpaid && (key.owes(now) || key.awaits_others(now) || key.outage.repaired_by(now).is_some());
     let is_probe = key.view.rule().is_entitled() && key.outage.phase().is_away();
     let order = match is_to_repay {
         _ if is_probe => key.order(now),

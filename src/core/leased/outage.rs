@@ -95,7 +95,10 @@ impl LeasedKey {
         // Other nodes may have spent their shares of this window already. What was admitted since the call was sent
         // is charged next. Where the store has less than this node needs, its share of this window is over; of the next one,
         // too, others may go by theirs.
-        if is_unpaid && self.awaits_others(now) && now < until {
+        // Who need not wait for that may still have to wait until peers have told the store what it has lost, and no longer: others lease
+        // then, and this node would go on with its share beside them.
+        let charged = Some(until).filter(|until| self.awaits_others(now) && now < *until);
+        if let Some(until) = charged.or(self.outage.repaired_by(now)).filter(|_| is_unpaid) {
             let is_owed = self.owes(now) && granted >= need;
             return Phase::Repaying { retry_at: if is_owed { now } else { until }, until };
         }

@@ -31,6 +31,8 @@ pub(super) struct Outage(Option<Box<Loss>>);
 #[derive(Debug)]
 struct Loss {
     phase: Phase,
+    /// Until then peers tell the store what it has lost, while this node also waits for them to charge their shares.
+    repair: Instant,
     /// What this node's share admitted. Kept from the first loss of the store on.
     book: Option<Box<FallbackBudget>>,
     /// What passed before the store had answered about the key at all.
@@ -136,6 +138,7 @@ impl Outage {
     fn loss(&mut self) -> &mut Loss {
         let none = Loss {
             phase: Phase::Connected,
+            repair: Instant::default(),
             book: None,
             credit: None,
             entitlement: Entitlement::default(),
@@ -218,7 +221,15 @@ impl Outage {
             self.0.as_mut().map(|loss| &mut loss.phase)
         {
             (*retry_at, *until) = ((*retry_at).max(at), (*until).max(at));
+            self.loss().repair = at;
         }
+    }
+
+    /// Until when peers tell the store what it has lost, while this node also waits for them to charge their shares; `None` when they need
+    /// not. They may owe nothing of a window that has opened since, and the store must hear of that loss all the same before it lends.
+    pub(super) fn repaired_by(&self, now: Instant) -> Option<Instant> {
+        self.phase().until()?;
+        self.0.as_ref().map(|loss| loss.repair).filter(|repair| now < *repair)
     }
 
     /// A store that did not answer has answered another call, so it is asked again now at the latest.
