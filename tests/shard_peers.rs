@@ -4,14 +4,16 @@
 use crate::support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use rationd::core::call::{Counter, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
-use rationd::core::limit::MAX_LIMITS;
+use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::owners::{Candidate, KeyOwner, OwnerName, name_hash};
+use rationd::core::policy::Rule;
 use rationd::core::shard::{AskOutcome, Request};
 use rationd::core::time::{Micros, Timestamp};
 use rationd::core::usage::PeerIndex;
@@ -41,13 +43,19 @@ fn join(bench: &mut Bench, live: u32) {
     bench.shard.handle_owners(name("own"), &peers.collect::<Vec<_>>());
 }
 
+/// Who owns a key.
+fn owner(bench: &Bench, key: u8) -> Option<KeyOwner> {
+    let (rule, digest) = (bench.rule.clone(), Digest::of("test", &[key]));
+    bench.shard.owner(bench.now, &Request { rule: &rule, digest, key: &[key], cost: 1, peek: false })
+}
+
+fn is_of_peer(bench: &Bench, key: u8) -> bool {
+    owner(bench, key).is_some_and(|owner| owner != KeyOwner::This)
+}
+
 /// A key that this node owns, and one that a peer owns.
 fn owned(bench: &Bench, wanted: fn(KeyOwner) -> bool) -> u8 {
-    let owner = |key: u8| {
-        let (rule, digest) = (bench.rule.clone(), Digest::of("test", &[key]));
-        bench.shard.owner(bench.now, &Request { rule: &rule, digest, key: &[key], cost: 1, peek: false })
-    };
-    (0..=u8::MAX).find(|key| owner(*key).is_some_and(wanted)).expect("each owns some")
+    (0..=u8::MAX).find(|key| owner(bench, *key).is_some_and(wanted)).expect("each owns some")
 }
 
 /// What a peer lends by that clock, of a window that has this end.
@@ -118,6 +126,26 @@ fn a_cold_key_of_a_peer_is_asked_for_there_and_not_at_the_store() {
     let now = bench.store_time();
     bench.answer(&ask, &Ok(loan(1, now, Timestamp(now.0 + 1_000_000))));
     assert_eq!(bench.replies(), [Verdict::Allow]);
+}
+
+/// The answer has taken 3 ms, and the peer lends nothing on the last 3 of the time for which the next one is awaited: it would come too late. Under
+/// two limits it is told of all the time, as it lends nothing that ends within it.
+#[test]
+fn a_peer_is_told_for_how_long_it_may_answer() {
+    for (limits, way) in [(&["100/1m fixed"][..], 3_000), (&["100/1m fixed", "1000/1h fixed"], 0)] {
+        let mut bench = bench_of(2, limits[0]);
+        let limits: Vec<_> = limits.iter().map(|limit| Limit::parse(limit).expect(limit)).collect();
+        bench.rule = Arc::new(Rule::of("test", &limits));
+        let keys: Vec<u8> = (0..=u8::MAX).filter(|key| is_of_peer(&bench, *key)).take(2).collect();
+        let told = keys.into_iter().map(|key| {
+            assert_eq!(bench.check_key(key, 1), None);
+            let ask = bench.try_ask().expect("a peer is asked");
+            bench.advance(Micros(3_000));
+            bench.answer(&ask, &Err(Refusal::Busy));
+            ask.awaited.0 - ask.terms.patience.0
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [0, way], "{limits:?}");
+    }
 }
 
 #[test]
