@@ -47,7 +47,7 @@ static VAIN: Exemption = Exemption::new(
 );
 static OVER: Exemption = Exemption::new(
     "too little of a window that is over, or begins or ends within 20 ms and a trip to the store and back, or of what may have leaked out of a bucket meanwhile",
-    "A full limit takes nothing back, and which window is open a node knows to within a trip.",
+    "A full limit takes nothing back, and which window is open a node knows to within a trip. Tokens of a bucket that checks waited for are charged when they are lent, and leak from then on, though the answer came when others spent them.",
 );
 static FROM_FIRST: Exemption = Exemption::new(
     "too little of windows from the first request, of holds, of several keys, and where limits are several",
@@ -78,7 +78,7 @@ const HOLDS: usize = 100_000;
 /// A check that was admitted from a lease.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
-    /// By the clock of the key's owner.
+    /// By the clock of the key's owner: when it was admitted, or, of a bucket, charged before that.
     at: u64,
     /// When the limit is whole again, as the decision told it.
     whole: u64,
@@ -101,6 +101,8 @@ struct Parked {
 struct Key {
     rule: Option<Arc<Rule>>,
     admitted: VecDeque<Admitted>,
+    /// Tokens of a bucket that were lent because checks waited for them, and that nobody has spent; and when they were charged.
+    waited_for: (u64, u64),
     parked: VecDeque<Parked>,
     /// Since nothing was parked: what is to be asked of the store at least and at most, and what is.
     least: u64,
@@ -179,13 +181,28 @@ impl Key {
                 for admitted in &self.admitted {
                     let passed = admitted.at.saturating_sub(owed.1);
                     let cost = admitted.left.saturating_mul(limit.period.0) / limit.count;
-                    owed = (owed.0.saturating_sub(passed) + cost, admitted.at);
+                    let leaked = owed.1.saturating_sub(admitted.at);
+                    owed = (owed.0.saturating_sub(passed) + cost.saturating_sub(leaked), owed.1.max(admitted.at));
                 }
                 let leaked = now.saturating_sub(owed.1).saturating_add(edge);
                 (owed.0.saturating_sub(OVER.forgives(leaked)) / each).min(limit.burst)
             }
             Algorithm::Concurrent => 0,
         }
+    }
+
+    /// When tokens of a check were charged that is admitted at that time: those that were waited for go first.
+    fn charged_at(&mut self, rule: &Rule, cost: u64, now: u64) -> u64 {
+        let (left, at) = self.waited_for;
+        self.waited_for.0 = left.saturating_sub(cost);
+        let are_buckets = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
+        if left > 0 && are_buckets { at.min(now) } else { now }
+    }
+
+    /// The store lends so many tokens because checks wait for them.
+    fn lend(&mut self, needed: u64, now: u64) {
+        let (left, at) = self.waited_for;
+        self.waited_for = (left + needed, if left > 0 { at } else { now });
     }
 
     /// So many tokens were taken back, those first that were admitted last.
@@ -233,7 +250,8 @@ impl Refunds {
     fn admitted(&mut self, request: &Request, rule: &Arc<Rule>, store: u64, whole: u64) {
         let key = self.keys.entry((self.lives.of(request.node), request.key)).or_default();
         key.go_by(rule);
-        key.admitted.push_back(Admitted { at: store, whole, left: request.cost });
+        let at = key.charged_at(rule, request.cost, store);
+        key.admitted.push_back(Admitted { at, whole, left: request.cost });
         if key.admitted.len() > REMEMBERED {
             key.admitted.pop_front();
         }
@@ -388,6 +406,12 @@ impl Observer for Refunds {
                 *self.void.of(*key) = moment.at.max(1);
             }
             Seen::Executed { key, call, .. } if call.op == Op::Reset => *self.void.of(*key) = moment.at.max(1),
+            Seen::Executed { node, key, call, grant, .. } if !grant.replayed => {
+                if let Op::Acquire(order) = &call.op {
+                    let key = self.keys.entry((self.lives.of(*node), *key)).or_default();
+                    key.lend(grant.granted.min(order.need), grant.now.0);
+                }
+            }
             _ => {}
         }
     }
@@ -455,6 +479,25 @@ mod tests {
                 let found = seen(limits, [admitted, cost, kept, asked]);
                 assert_eq!(found, violations, "{limits:?}: {cost} of {admitted}, {kept} kept, {asked} asked");
             }
+        }
+    }
+
+    /// Four tokens of a bucket of ten a second are lent to checks that wait, and the answer comes 300 ms later, when one other check is left: its two
+    /// tokens have leaked since they were charged. Without waiters it was charged when it was spent, and so it is where the answer comes at once.
+    #[test]
+    fn what_was_waited_for_leaks_from_when_it_was_lent() {
+        for (need, after, violations) in [(4, 300_000, 0), (0, 300_000, 1), (4, 10_000, 1)] {
+            let mut history = History::of_several(&["10/1s burst 10"]);
+            let setting = history.setting();
+            let mut checker = Refunds::new(&setting);
+            let (lent, at) = (SECOND / 2, SECOND / 2 + after);
+            (1..=need).for_each(|id| history.lent(&mut checker, lent, 0, id, 1));
+            history.check(&mut checker, at, 2, Source::Lease, true);
+            let request = Request { kind: Kind::Refund, cost: 1, ..history.ask(&mut checker, at) };
+            let (rule, store) = (&setting.rules[0], Timestamp(START + at));
+            history.see(&mut checker, at, &Seen::TakenBack { request: &request, rule, kept: Some(0), store });
+            history.answered_in_turn(&mut checker, at, &request, false);
+            assert_eq!(checker.violations().len(), violations, "{need} {after}: {:?}", checker.violations());
         }
     }
 
