@@ -269,9 +269,12 @@ impl Owners {
     }
 
     /// For how long a peer may take to answer what it has received, where the answer is awaited for so long from when the ask leaves: zero
-    /// where even its quickest answer would come too late. What it lent after that would be lost on its way back.
+    /// where even its quickest answer would come too late. What it lent after that would be lost on its way back. One that has answered nothing
+    /// yet is taken to be as far away as the nearest that has: else whoever has waited for a while would ask peer after peer in vain.
     pub(super) fn time_to_answer(&self, peer: PeerIndex, awaited: Micros) -> Micros {
-        let quickest = self.get(peer).map_or(Micros::ZERO, |peer| peer.quickest);
+        let known = |peer: &Peer| Some(peer.quickest).filter(|quickest| *quickest > Micros::ZERO);
+        let nearest = || self.peers.iter().filter_map(known).min();
+        let quickest = self.get(peer).and_then(known).or_else(nearest).unwrap_or(Micros::ZERO);
         let way = if on(Mutant::ToldWithoutItsWay) { Micros::ZERO } else { quickest };
         Micros(awaited.0.saturating_sub(way.0))
     }
@@ -568,11 +571,11 @@ mod tests {
     /// Ten milliseconds to a peer and back are missing of 25, or of as many as it takes when it has come nearer, or gone further away.
     #[test]
     fn a_peer_is_told_of_the_time_that_is_left_when_its_answer_has_had_its_way() {
-        let mut owners = owners("a", &["b"]);
-        let (peer, awaited) = (PeerIndex(0), Micros(25_000));
+        let mut owners = owners("a", &["b", "c"]);
+        let (peer, other, awaited) = (PeerIndex(0), PeerIndex(1), Micros(25_000));
         assert_eq!(owners.time_to_answer(peer, awaited), awaited, "nothing is known of it");
         owners.note_answer(peer, Micros(10_000));
-        assert_eq!(owners.time_to_answer(peer, awaited), Micros(15_000));
+        assert_eq!([peer, other].map(|peer| owners.time_to_answer(peer, awaited)), [Micros(15_000); 2]);
         assert_eq!(owners.time_to_answer(peer, Micros(9_000)), Micros(0), "its answer would come too late");
         owners.note_answer(peer, Micros(24_000));
         let told = owners.time_to_answer(peer, awaited);

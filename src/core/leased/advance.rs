@@ -12,7 +12,9 @@
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
 use super::calls::Asking;
-use super::intent::{Intent, ahead, ceiling, intend, lasts, may_relay, nodes_served, whom_to_ask, whom_to_try};
+use super::intent::{
+    Intent, PATIENCE_PART, ahead, ceiling, intend, lasts, may_relay, nodes_served, whom_to_ask, whom_to_try,
+};
 use super::key::LeasedKey;
 use super::loans::{ANSWERS, ASKED_FOR, lend};
 use super::timers::{closes, remaining};
@@ -41,10 +43,6 @@ const UNCONFIRMED_PART: u64 = 32;
 /// scarce-minutes-0.9x denied 7.6 % of its checks falsely instead of 6.3, for 866 calls per 1000 checks instead of 907; with 25, 5.7 for
 /// 931 (each where four checks were scarce).
 const ENOUGH_TENTHS: u64 = 15;
-
-/// A peer is waited for during this fraction of the time that a check may wait; the rest is for the store, which is asked if the peer
-/// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
-const PATIENCE_PART: u64 = 2;
 
 /// All nodes together lease this fraction of a bucket at most to have it for a whole period of accounts. Where they would need more,
 /// they lease for less time. With 8 instead of 32, requests to language models (llm-costs) cost as many calls, but 0.2 % less of the limit

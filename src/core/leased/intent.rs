@@ -45,6 +45,10 @@ const MISSED: u64 = 4;
 /// entitlement, and the next check cost a call to have it again; with more, others lack it for longer.
 const GONE: u64 = 4;
 
+/// A peer is waited for during this fraction of the time that a check may wait; the rest is for the store, which is asked if the peer
+/// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
+pub(super) const PATIENCE_PART: u64 = 2;
+
 /// The fraction of a batch that is leased of the next window before it begins. A whole batch would cost fewer calls
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
@@ -211,9 +215,11 @@ pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
 }
 
 /// The peer that a check waits for while this node's part of the store is away. Of what is set aside for peers, one that has nothing of the
-/// key now is not asked.
+/// key now is not asked; nor is one whose quickest answer would come too late for the first in line, as what it lends would be lost.
 fn relay(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
-    let may_lend = |peer| key.outage.bank().is_none_or(|bank| bank.may_lend(now, peer));
+    let left = key.line.first().map_or(cx.settings.timeout, |first| first.deadline.since(now));
+    let is_in_time = |peer| cx.owners.time_to_answer(peer, Micros(left.0 / PATIENCE_PART)) > Micros::ZERO;
+    let may_lend = |peer| key.outage.bank().is_none_or(|bank| bank.may_lend(now, peer)) && is_in_time(peer);
     cx.owners.relay(now, key.id(), key.view.rule(), may_lend)
 }
 
