@@ -217,10 +217,6 @@ mutants! {
         "A peer that has refused an ask as it goes by other limits is asked again for the next check: lending.";
     NoStoreForgotten, "no-store-forgotten":
         "Checks wait once more for a peer that has said that it cannot reach the store, either: waits.";
-    ProbesBehindPeers, "probes-behind-peers":
-        "What a peer has denied is asked of the store in the background, though the peer leases for all: over (scenarios/data-lost-10000-keys-owners.toml).";
-    RefusesInRepair, "refuses-in-repair":
-        "While nodes tell the store what it has lost, an owner sends those that ask it to the next peer: over (scenarios/data-lost-10000-keys-owners.toml).";
     NeverTriedAgain, "never-tried-again":
         "A peer that could not reach the store is not asked again while this node cannot, either: over.";
     ShareBeforeRelay, "share-before-relay":

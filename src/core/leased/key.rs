@@ -217,7 +217,7 @@ impl LeasedKey {
     fn asks_peer_again(&self, now: Instant) -> bool {
         let is_over = self.view.is_told_by_peer() && self.pacing.may_probe(now) && !self.is_away(now);
         let rule = self.view.rule();
-        is_over && !rule.is_entitled() && !rule.limits.iter().any(Limit::trickles) && !on(Mutant::ProbesBehindPeers)
+        is_over && !rule.is_entitled() && !rule.limits.iter().any(Limit::trickles)
     }
 
     /// The same for a peek, for which the store is not asked. The counters already include tokens that are being

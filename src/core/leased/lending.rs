@@ -71,8 +71,7 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     }
     // A node that cannot reach the store asks one peer after another, so it is asking one at most times, too. A peer that is told
     // `NoStore` asks elsewhere for a while; one that is told `Asks` would ask here again soon.
-    let is_restoring = key.outage.phase().is_restoring() && !on(Mutant::RefusesInRepair);
-    if key.is_away(now) && !is_restoring && !on(Mutant::LendsOnItsShare) {
+    if key.is_away(now) && !key.outage.phase().is_restoring() && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
     (key.calls.is_asking() && !on(Mutant::LendsWhatItAsksFor)).then_some(Refusal::Asks)
