@@ -25,8 +25,8 @@ static PUSHES: Exemption = Exemption::new(
     "A bucket of other numbers is charged in another way.",
 );
 static LEAPS: Exemption = Exemption::new(
-    "a key that another clock counts, until two periods and an account's life after that has caught up with the one before",
-    "By a clock that is further back a bucket may have filled that by the other was full, and what it lent is spent meanwhile. Of a node's account nothing is known until the node has asked once more.",
+    "a key that another clock counts, until two periods and an account's life after that has caught up with the one before; and a node's account of such a key, or of one whose limits have changed, until the node has asked for it once more",
+    "By a clock that is further back a bucket may have filled that by the other was full, and what it lent is spent meanwhile. What a node was lent before nobody has seen who judges from then on, and it may be handed back.",
 );
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
@@ -260,6 +260,7 @@ impl Bucket {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         Phased::new(&PUSHES, setting, Self::new)
+            .from(|checker, _| checker.midway = true)
             .until_leaps(&LEAPS, setting.plan.clocks_leap())
             .again(setting, Self::midway)
     }
@@ -515,6 +516,8 @@ mod tests {
 
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::plan::{Fault, What};
+    use crate::span::Span;
 
     #[test]
     fn tokens_that_are_neither_set_aside_nor_charged_are_seen() {
@@ -541,6 +544,26 @@ mod tests {
             history.lent(&mut checker, SECOND, 5 * SECOND, 2, 1);
             history.lent(&mut checker, at, 5 * SECOND, 3, 1);
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
+        }
+    }
+
+    /// An acquire of before the change may be handed back after it.
+    #[test]
+    fn a_node_is_judged_from_its_first_acquire_on_after_a_change_of_limits() {
+        for (changes, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut setting = history.setting();
+            if changes {
+                let what = What::Push { policy: 0, limits: vec!["10/1s burst 30".into()] };
+                setting.plan.faults = vec![Fault { at: Span::secs(1), lasts: Span(0), what }];
+            }
+            let mut checker = Bucket::phased(&setting);
+            (history.node, history.used) = (1, 5);
+            history.executed(&mut checker, 11 * SECOND, 1);
+            history.node = 0;
+            history.used -= 2;
+            history.executed(&mut checker, 11 * SECOND + 1, 3);
+            assert_eq!(checker.violations().len(), seen, "{changes}: {:?}", checker.violations());
         }
     }
 

@@ -154,6 +154,8 @@ struct Teller {
     told: Map<u32, u64>,
     /// When each was last asked for.
     asked: Map<u32, u64>,
+    /// Until when each is told out of turn: see `LOST`.
+    lost: Map<u32, u64>,
     /// See `CROWDED`.
     is_crowded: bool,
 }
@@ -364,11 +366,17 @@ impl Turns {
         let mut again: BTreeMap<u128, (u64, u32)> = BTreeMap::new();
         // By key, whether it goes before all others.
         let mut told: BTreeMap<u32, bool> = BTreeMap::new();
+        let is_lost = |digest| usage.iter().any(|entry| entry.digest == digest && entry.epoch != 0);
         for entry in usage {
             if let Some(key) = keys.get(&entry.digest.0) {
+                // The node may hear of a loss of which nothing else is known: the store had dropped the key, and it goes by another
+                // time. What it tells of the key then is of windows that are open, or were.
+                let open = 2 * longest.get(*key).copied().unwrap_or(0);
                 let lost_at = spoiled.get(*key).copied().filter(|at| *at > 0);
-                let until = lost_at.map_or(0, |at| at + 2 * longest.get(*key).copied().unwrap_or(0));
-                *told.entry(*key).or_default() |= entry.epoch != 0 || now(*key) < until;
+                let told_at = Some(now(*key).max(entry.window.0)).filter(|_| is_lost(entry.digest));
+                let until = teller.lost.entry(*key).or_default();
+                *until = lost_at.max(told_at).map_or(0, |at| at + open).max(*until);
+                *told.entry(*key).or_default() |= is_lost(entry.digest) || now(*key) < *until;
             }
         }
         for (key, is_lost) in told {
@@ -536,12 +544,15 @@ mod tests {
         }
     }
 
-    /// A loss is told in two rounds, or in the second of them, or the first.
+    /// A loss is told in two rounds, or in the second of them, or the first, and of the same window two more tell then.
     #[test]
     fn a_key_that_the_store_has_lost_is_told_out_of_turn() {
-        for (epochs, seen) in [([0, 0], 1), ([5, 5], 0), ([0, 5], 0), ([5, 0], 0)] {
+        for (epochs, seen) in
+            [(&[0, 0][..], 1), (&[5, 5], 0), (&[0, 5], 0), (&[5, 0], 0), (&[5, 0, 0], 0), (&[0, 0, 5], 1)]
+        {
             let (mut history, mut checker) = admitted(3);
-            for (at, epoch) in [SECOND + 2_000, SECOND + 9_000].into_iter().zip(epochs) {
+            *checker.longest.of(1) = SECOND;
+            for (at, &epoch) in [SECOND + 2_000, SECOND + 9_000, SECOND + 16_000].into_iter().zip(epochs) {
                 let (window, count) = (Timestamp(START + SECOND), Count { admitted: 3, refunded: 0 });
                 let usage = [Usage { digest: Digest(2), limit: 0, window, count, epoch }];
                 history.see(&mut checker, at, &Seen::Picked { node: 0, usage: &usage, lies: false });
