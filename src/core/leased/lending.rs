@@ -14,6 +14,7 @@ use super::loans::{lend, lend_aside};
 use super::outcomes::{pay_credit, pay_debt, probe_pause};
 use super::wish::Wish;
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
+use crate::core::call::Counter;
 use crate::core::calls::{PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::limit::{Algorithm, Limit};
@@ -166,10 +167,10 @@ impl LeasedKey {
     fn has_ended(&self, now: Instant, loan: &Loan) -> bool {
         let latest = self.view.clock().latest(now);
         let limits = self.view.rule().limits.iter().zip(&loan.counters);
-        let windows = limits.filter(|(limit, _)| limit.algorithm != Algorithm::Gcra);
-        windows
-            .into_iter()
-            .any(|(limit, counter)| counter.at != Timestamp(0) && counter.rolled(limit, latest).at != counter.at)
+        let mut windows =
+            limits.filter(|(limit, counter)| limit.algorithm != Algorithm::Gcra && counter.at != Timestamp(0));
+        let is_over = |(limit, counter): (&Limit, &Counter)| counter.rolled(limit, latest).at != counter.at;
+        windows.any(is_over)
     }
 
     /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing; false where its

@@ -54,8 +54,9 @@ pub(super) fn lend(
     if let Some(until) = restored
         && usable < want
     {
-        // Until its peers have told the store what that has lost, a node spends what it holds and nobody leases. A peer that were refused
-        // would ask the store, which would lend it what others hold.
+        // Until its peers have told the store what that has lost, a node spends what it holds and asks for nothing. A peer that was refused
+        // would ask no key of this node for a second, but the next owner of each, which knows nothing of it. One that is lent nothing asks
+        // the store for this check, which this node has told what it was lent.
         return Some(Ok(loan(key, now, 0, None, until.since(now))));
     }
     let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
