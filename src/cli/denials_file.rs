@@ -96,10 +96,6 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
         if shared.reopen.swap(false, Ordering::Relaxed) {
             file = None;
         }
-        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            tracing::warn!(lines = dropped, "lines about denials were dropped: denials.file did not keep up");
-        }
         let opened = match file.take() {
             Some(file) => Ok(file),
             None => OpenOptions::new().append(true).create(true).mode(0o600).open(path),
@@ -118,6 +114,11 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
                 }
                 lost += text.lines().count();
             }
+        }
+        // Lines are dropped while this thread stalls above, so they are told of as soon as it goes on.
+        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            tracing::warn!(lines = dropped, "lines about denials were dropped: denials.file did not keep up");
         }
     }
 }
