@@ -37,7 +37,7 @@ pub struct Tuner {
 struct Follows {
     /// In 256ths.
     often: u8,
-    /// It is kept for so many of [`gcra::UNIT`].
+    /// The token is kept for so many of [`gcra::UNIT`].
     units: u8,
 }
 
@@ -133,8 +133,8 @@ const INTERVALS: u64 = 8;
 /// and in an hour's window tokens should not lie idle for minutes.
 const INTERVAL_BOUNDS: (u64, u64) = (500_000, 30_000_000);
 
-/// In a window that is shorter than two of the shortest intervals, an interval is this fraction of it, so that what is used
-/// is measured at least twice in it.
+/// In a window that is shorter than two of the shortest intervals, an interval is this fraction of the window, so that what is used is
+/// measured at least twice in it.
 const SHORT_WINDOW_PART: u64 = 2;
 
 /// The refill interval of a bucket, which has no window: that of a window of some seconds.
@@ -165,10 +165,10 @@ pub struct Bounds {
     pub lapses: bool,
     /// What is left over of the shortest window goes back by a call: it counts in a longer window, or slides.
     pub leftover_goes_back: bool,
-    /// What is left over of a bucket goes back by a call when its account closes: how many of [`gcra::UNIT`] a period of accounts has; 0
-    /// where there is no account.
+    /// How many of [`gcra::UNIT`] a period of accounts has, at the end of which a call hands back what is left over of a bucket; 0 where there
+    /// is no account.
     pub account_units: u64,
-    /// At most so many tokens, beside those that waiters need, are for a few checks that may come for which there is plenty.
+    /// Where there is plenty, at most so many tokens are asked for beside those that waiters need, for a few checks that may come.
     pub few: u64,
 }
 

@@ -349,7 +349,7 @@ pub struct Grant {
     pub outdated: bool,
     /// Nothing was done, because the call came outside of the time in which it may be executed: see [`Acquire::until`].
     pub late: bool,
-    /// A majority has confirmed the grant (always true when `store.confirm` is off).
+    /// A replica has confirmed the grant (always true when `store.confirm` is off).
     pub confirmed: bool,
     /// A stored value was invalid, and was treated as missing.
     pub damaged: bool,

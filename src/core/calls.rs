@@ -31,8 +31,8 @@ pub(super) struct Waiter {
 pub(super) struct PeerAsks {
     /// The fewest tokens that are of any use to it.
     pub(super) least: NonZeroU64,
-    /// Until then it waits for the answer. It stands in the line as whoever came when it did, and may be late for its
-    /// turn.
+    /// Until then it waits for the answer. Its place in the line is that of a check that came when it did, so its turn may come
+    /// too late for it.
     pub(super) until: Instant,
     /// It may be lent of what is set aside for this node.
     pub(super) aside: bool,

@@ -93,7 +93,7 @@ impl Context {
         }
     }
 
-    /// Records whether a majority of Redis has confirmed a lease of whatever key.
+    /// Records whether a replica has confirmed a lease of whatever key.
     pub(super) fn note_confirmed(&mut self, now: Instant, confirmed: bool) {
         if !confirmed {
             self.unconfirmed = Some(now);

@@ -25,7 +25,7 @@ pub(super) const WHOLE: u64 = 1_000_000;
 /// in more, a slice of a small limit would be less than a token.
 const SLIDING_SLICES: u64 = 4;
 
-/// Longest slice of a window's share.
+/// Longest slice of a window's share. Nothing is released in the slice of the loss, so with a longer one more would be denied after that.
 const SLICE: u64 = 60_000_000;
 
 /// A share begins with a call to the store in each window; windows shorter than this, in microseconds, count as if they were so long.
@@ -59,10 +59,10 @@ pub struct FallbackBudget {
     /// store as early, and have gone by their shares since: whether they may owe anything is judged by this time; `None` where it cannot
     /// be known. This node's own share is released by `since`.
     unanswered: Option<Timestamp>,
-    /// When the store was last lost. `None` means that the next loss will be another one.
+    /// When the store was last lost. `None`: the next loss counts as another one, however soon it comes.
     lost: Option<Timestamp>,
-    /// What was admitted before `since` is forgotten. Were this budget dropped, and another opened for the same loss, that would
-    /// begin earlier, and release more.
+    /// What was admitted before `since` is forgotten, because this budget was opened late. Were it dropped, and another opened for the same
+    /// loss, that other would begin earlier, and release more.
     late: bool,
     /// The window in which a check was first decided by the share, and the one in which one was first admitted.
     begun: [u64; 2],
@@ -232,7 +232,7 @@ impl FallbackBudget {
         }
     }
 
-    /// Of what a bucket's share has admitted, what the bucket has not forgotten, where its own part of the rate makes room for it.
+    /// Of what a bucket's share has admitted, what the bucket still remembers, if it forgets at this node's part of the rate.
     #[must_use]
     pub fn level(&self, rule: &Rule, now: Timestamp) -> u64 {
         let ([limit], [budget]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
@@ -367,8 +367,8 @@ impl FallbackBudget {
         }
     }
 
-    /// Records that the store was charged up to `tokens` of what was admitted in the first limit's window that was open then, also if that
-    /// is over now. Returns how much.
+    /// Records that the store was charged up to `tokens` of what was admitted in the window of the first limit that was open at `then`, even
+    /// if it is over now. Returns how much.
     pub fn pay_in_window(&mut self, rule: &Rule, then: Timestamp, tokens: u64) -> u64 {
         let (budget, window) = (&mut self.limits[0], then.0 / rule.limits[0].period.0);
         if window == budget.window {
@@ -537,7 +537,7 @@ impl Budget {
         Self { window, ppm: self.ppm, before: self.unpaid(window).1, carried, ..Self::default() }
     }
 
-    /// What this node was lent of the window at hand for its checks to come.
+    /// Of what this node was lent of the present window, what was for its own checks, and not to pay what its share had admitted.
     fn leased(&self, own: u64) -> u64 {
         own.saturating_sub(self.paid.saturating_add(self.carried))
     }

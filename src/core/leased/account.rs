@@ -16,14 +16,14 @@ use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 
-/// A return that this node sends now may arrive at the store this much later.
+/// A return that this node sends now may arrive at the store this much later. By then a connection that is stuck has been given up.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
 
 /// A refund is kept here only while a bucket owes so many times as much, because other nodes may be refunded a part of their spending
 /// meanwhile.
 const OWED_TIMES: u64 = 2;
 
-/// A refund that could be kept here for no longer than this goes to the store at once.
+/// A refund that could be kept here for no longer than this goes to the store at once: no check is likely to spend it in so short a time.
 const LEAST_KEPT: Micros = Micros(20_000);
 
 /// A node that is alone with a limit asks for at most so many tenths of it, so that a node that joins finds some. Of
@@ -40,7 +40,7 @@ const FEW: u64 = 10;
 /// 96.7 % of second-1x would be used instead of 98.9.
 const FLOOD_PART: u64 = 8;
 
-/// Tokens that are used up within this time would be gone before several calls could ask for them in turn.
+/// Tokens that are used up within this time would be gone before several calls in turn could ask for them.
 const MOMENT: Micros = Micros(250_000);
 
 impl LeasedKey {
@@ -198,13 +198,14 @@ const QUICK_PART: u64 = 16;
 /// wait for more windows.
 const FREES_PART: u64 = 4;
 
-/// The shortest and the longest such time, in microseconds.
+/// The shortest and the longest such time, in microseconds, for the same reasons.
 const FREES: (u64, u64) = (100_000, 2_000_000);
 
-/// A node that expects fewer checks in a period of accounts has no part of a bucket.
+/// A node that expects fewer checks in a period of accounts has no part of a bucket: it would often count as silent, and others be lent less,
+/// though all is well.
 const SELDOM: u64 = 4;
 
-/// How much later a share of a bucket begins to fill than it might: clocks drift while it does not.
+/// How much later a share of a bucket begins to fill than it might, because clocks drift apart until it does.
 const FILLS_LATER: Micros = Micros(10_000);
 
 /// What is set aside for this node.

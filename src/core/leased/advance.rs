@@ -34,12 +34,12 @@ use crate::core::per_limit::PerLimit;
 use crate::core::time::{Instant, Micros};
 use crate::core::usage::PeerIndex;
 
-/// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
-/// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
+/// While no replica confirms what the store lends, a lease is this fraction of its normal size, because a failover can lose
+/// what was lent: with a larger one, more of it; a smaller one costs more calls. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
 
-/// Of a scarce limit a node leases for the rest of a window while so many tenths of what all of them expect to use until then are left.
-/// Which of them is asked more often than it expects is chance, and what the others hold for checks that do not come is lost. With ten,
+/// Of a scarce limit a node leases for the rest of a window only while so many tenths of what all nodes expect to use of it are left.
+/// Which node is asked more often than it expects is chance, and what the others hold for checks that do not come is lost. With ten,
 /// scarce-minutes-0.9x denied 7.6 % of its checks falsely instead of 6.3, for 866 calls per 1000 checks instead of 907; with 25, 5.7 for
 /// 931 (each where four checks were scarce).
 const ENOUGH_TENTHS: u64 = 15;
@@ -55,8 +55,8 @@ const FEW_PART: u64 = 4;
 
 /// Grants what an input wishes, and does all that follows.
 ///
-/// It is inlined because most callers name their wish in their text: a check that is decided from memory then goes straight to
-/// [`drop_ended`], without a choice among the wishes. Where that was left to the compiler, it was not.
+/// It is inlined, which the compiler does not do by itself, because most callers pass a wish that is known when they are compiled: a check
+/// that is decided from memory then goes straight to [`drop_ended`], without a choice among the wishes.
 #[inline(always)]
 pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish<'_>) {
     match wish {

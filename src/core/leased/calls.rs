@@ -55,8 +55,8 @@ struct Open {
     /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
     /// says that it is void.
     doubtful: Option<Voided>,
-    /// Of a bucket, tokens that returns have reported as spent which the store has not answered. Whoever says that an acquire is
-    /// void says this, too.
+    /// Of a bucket, tokens that were reported as spent by returns which the store has not answered. The return that says that an acquire
+    /// is void says this, too.
     told: u64,
     /// All other calls under way, by id.
     errands: Vec<Flight>,
@@ -232,8 +232,8 @@ impl Calls {
         }
     }
 
-    /// Records that the store has answered an acquire or a return, so it knows all that was reported before. What a return under
-    /// way reports it may not know yet.
+    /// Records that the store has answered an acquire or a return, so it knows all that was reported before; but not yet, perhaps, what a
+    /// return reports that is still under way.
     pub(super) fn note_accounted(&mut self) {
         if self.told() > 0 && !self.has_return_under_way() {
             self.open().told = 0;

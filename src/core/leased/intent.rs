@@ -53,8 +53,8 @@ pub(super) const PATIENCE_PART: u64 = 2;
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
 
-/// A node asks the owner for a key of which it does not surely use so many checks in a refill interval: of what it would lease
-/// itself, little would be used.
+/// A node asks the owner for a key of which it does not surely use so many checks in a refill interval, because of what it would lease itself
+/// little would be used. With more, busier keys would wait for a peer; with fewer, more nodes would lease what few checks use.
 const COLD: u64 = 4;
 
 /// Most peers that are asked for one check, one after another, while this node's part of the store is away; then the share decides.
@@ -312,7 +312,7 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
     put_off
 }
 
-/// What a key wants of its own accord. It is asked whenever the timer is due. `is_for_all`: what is held is for all nodes.
+/// What a key wants of its own accord when its timer is due. `is_for_all`: what is held is for all nodes.
 fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() -> bool) -> Intent {
     let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
     let held = key.holdings.lease().held();

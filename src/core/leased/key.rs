@@ -31,7 +31,8 @@ use crate::core::table::Keyed;
 use crate::core::time::{Due, Instant, Micros};
 use crate::core::window;
 
-/// Tokens that can be spent within this time are worth waiting for.
+/// Tokens that are held and can be spent within this time are worth waiting for. With more, checks would wait where a call to the store
+/// could bring tokens sooner; with less, calls would be made that bring nothing sooner.
 pub(super) const PATIENCE: Micros = Micros(10_000);
 
 /// A limit with less than so many tenths of its tokens left is under pressure: leases become shorter, and idle tokens
@@ -47,7 +48,8 @@ const FEW_CHECKS: u64 = 2;
 /// instead of 90.7, for as many calls.
 const SCARCE_CHECKS: u64 = 3;
 
-/// Where the store counts this fraction of a bucket as lent to a node that clients have left, other nodes may be denied for want of it.
+/// Where the store counts this fraction of a bucket as lent to a node that clients have left, other nodes may be denied for want of it. With
+/// a larger one more would be; with a smaller one, more calls would hand back what nobody lacks.
 const MUCH_PART: u64 = 8;
 
 /// Where the store counts so many tenths of a bucket as lent to a node that is alone with it, another node to which its clients go would
@@ -58,8 +60,8 @@ const MOST_TENTHS: u64 = 7;
 /// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
 
-/// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may
-/// have returned them, and a check is no longer denied because of them.
+/// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may have returned them
+/// (an idle node that has many does so within an eighth of a second), and a check is no longer denied because of them.
 const STALE: Micros = Micros(1_000_000);
 
 /// One key.
@@ -182,7 +184,7 @@ impl LeasedKey {
             self.note_spent(now, cost);
             return Some(self.answer(now, cost, Resolution::allow(source)));
         }
-        // What is set aside for this node nobody else is lent, whoever a peer is that lends.
+        // What is set aside for this node comes before what a peer could lend, because nobody else is lent it.
         if relays && let Some(admitted) = self.admit_aside(now, cost, fleet) {
             return Some(admitted);
         }
@@ -211,9 +213,9 @@ impl LeasedKey {
         self.lacks(now, cost, self.returning())
     }
 
-    /// What a peer has denied of a window is asked of it again, once the pause is over, and not of the store behind a denial: what that
-    /// lent would lie here, and the peer that lends to all would lack it. But what the store has set aside for this node nobody is lent
-    /// until it asks.
+    /// Whether the next check asks a peer again that has denied a check of this window, now that the pause after that is over, and is not denied
+    /// while the store is asked behind it: what the store lent would lie here, and the peer, which lends to all, would lack it. Not where the
+    /// store sets tokens aside for this node, which it lends to nobody until this node asks.
     fn asks_peer_again(&self, now: Instant) -> bool {
         let is_over = self.view.is_told_by_peer() && self.pacing.may_probe(now) && !self.is_away(now);
         let rule = self.view.rule();
@@ -254,8 +256,8 @@ impl LeasedKey {
         self.pause(now) > Micros::ZERO
     }
 
-    /// How long that will last. When it began, tokens may have been here for a client that was told to come back meanwhile. Where
-    /// a window of theirs has ended, as windows do that come back as a whole, the store is asked when that client comes.
+    /// How long that will last. A client may have been told to come back before the pause is over, because tokens for it were held. Under
+    /// several limits they may be gone by then, with a window that has ended, and then the store is asked when that client comes.
     fn pause(&self, now: Instant) -> Micros {
         let (pause, limits) = (self.pacing.pause(now), &self.view.rule().limits);
         if pause == Micros::ZERO || limits.len() == 1 {
@@ -377,8 +379,8 @@ impl LeasedKey {
         limits.len() == 1 && matches!(limits[0].algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)
     }
 
-    /// What is left over of the shortest window goes back when that ends, and others want it: it counts in a longer window, or goes on to
-    /// count in a scarce one that slides.
+    /// Whether what is left over of the shortest window when that ends goes back, because others can use it: it counts in a longer window
+    /// as well, or in a sliding one that is scarce until the next one has ended.
     pub(super) fn hands_leftover_back(&self) -> bool {
         let limits = &self.view.rule().limits;
         limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding && self.is_scarce()
@@ -404,7 +406,7 @@ impl LeasedKey {
     }
 
     /// Whether the store sets so much of a bucket aside for this node that other nodes may lack it: what is held, and what was spent and
-    /// not reported yet. A node that is alone with a bucket does not hear when another one comes to it, which is lent what is left beside that.
+    /// not reported yet. A node that is alone with a bucket does not hear when another one comes to it, and that is lent only what is left beside this.
     pub(super) fn has_much(&self) -> bool {
         if on(Mutant::IdleBucketKept) {
             return false;

@@ -1,9 +1,9 @@
 //! Tokens that nodes lend on to each other: what a peer asks this node for, and what comes of an ask of a peer.
 //!
-//! Who is asked serves the peer like a check of its own that waits in the key's line, from what the store lent it. So each
-//! token is counted by the store once, and spent here once, and a peer gets no more than was held. Who asks admits its line with
-//! what it is lent, at the moment at which that arrives, and keeps nothing of it: it has no part in this node's account with
-//! the store. An answer is taken once; one that is lost, or comes late, is lost tokens.
+//! The node that is asked serves the peer like a check of its own that waits in the key's line, from what the store lent it. So each
+//! token is counted by the store once, and spent here once, and a peer gets no more than was held. The node that asks admits its line with
+//! what it is lent, at the moment at which that arrives, and keeps nothing of it, because it has no part in the other's account with
+//! the store. An answer is taken once; the tokens of one that is lost, or comes late, are lost.
 
 use std::num::NonZeroU64;
 
@@ -121,7 +121,7 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
         key.learn_from_aside(now, asking, loan);
     } else if key.learn_from_loan(now, asking.sent, loan) {
         if loan.tokens == 0 && key.has_ended(now, loan) {
-            // Nor does one of nothing, of a window that is over by now: the peer may have all of the next one.
+            // An empty loan, of a window that is over by now, says nothing of the next one, either, of which the peer may have all.
             key.line.forget_ask();
             return Wish::Nothing;
         }
@@ -173,10 +173,10 @@ impl LeasedKey {
         windows.any(is_over)
     }
 
-    /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing; false where its
-    /// clock cannot be the store's.
+    /// Takes note of what a peer says of the key, as if the store had answered that and lent this node nothing; false where the clock that
+    /// the peer tells cannot be the store's.
     ///
-    /// A share goes by the store's clock, so that a peer that could move it might open window after window of it. Hence what
+    /// A share goes by the store's clock, so that a peer that could move it might open window after window of a share. Hence what
     /// the store has shown itself stands, give or take the drift that both clocks are allowed, and a peer may only say it
     /// more precisely. Of a key of which nothing is known, the first peer is believed, once.
     fn learn_from_loan(&mut self, now: Instant, sent: Instant, loan: &Loan) -> bool {

@@ -1,5 +1,4 @@
-//! What a peer that asks is lent: of what the store has lent this node, or of what it has set aside for it. The answers leave from
-//! `advance.rs`.
+//! What a peer that asks is lent: of what the store has lent to this node, or has set aside for it. The answers leave from `advance.rs`.
 
 use super::key::LeasedKey;
 use crate::core::ask::{Answer, Loan, Refusal};
@@ -11,19 +10,20 @@ use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros};
 
-/// Answers that may leave a waiter unsettled before it is denied.
+/// So many answers may leave a waiter without a decision; then it is denied, or others could take each grant before its turn for as long as it
+/// may wait.
 pub(super) const ANSWERS: u8 = 4;
 
 /// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
 /// came.
 pub(super) const ASKED_FOR: u8 = 2;
 
-/// A node for which nothing of a key is set aside can lend nothing of it until it reaches the store again. So peers do not ask it for the
-/// key for this long.
+/// A node for which nothing of a key is set aside can lend nothing of it until it reaches the store again, which nobody can foresee. So peers
+/// do not ask it for the key for as long as they would leave it out if it had no store for any key.
 const NOTHING_FOR: Micros = Micros(1_000_000);
 
-/// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What it is lent counts as
-/// spent here, at this moment, and is its own.
+/// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What the peer is lent counts as spent by this
+/// node, at this moment.
 pub(super) fn lend(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -54,9 +54,9 @@ pub(super) fn lend(
     if let Some(until) = restored
         && usable < want
     {
-        // Until its peers have told the store what that has lost, a node spends what it holds and asks for nothing. A peer that was refused
-        // would ask no key of this node for a second, but the next owner of each, which knows nothing of it. One that is lent nothing asks
-        // the store for this check, which this node has told what it was lent.
+        // Until peers have told the store what it has lost, a node spends what it holds and asks for nothing. A peer that it refused would
+        // ask it for no key for a second, but the next owner of each key, which knows nothing of that. A peer that is lent nothing asks
+        // the store for this check, and this node has told the store what it was lent.
         return Some(Ok(loan(key, now, 0, None, until.since(now))));
     }
     let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
@@ -68,7 +68,7 @@ pub(super) fn lend(
         None if answers >= ANSWERS => key.deny_in_line(now, want),
         None => return None,
     };
-    // Whoever asks for several checks admits some of them, if the store has no more.
+    // A peer that asks for several checks admits some of them, if the store has no more.
     let (part, more) = (usable.min(want), usable.saturating_add(peer.least.get()));
     if answers < ASKED_FOR && denial.source != Source::Prefilter && more < want && !key.is_exhausted(now, more) {
         return None;

@@ -23,8 +23,8 @@
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
 //! A key has ten parts. Each owns its fields: they are private to the part's file, and change by methods that say
-//! what has happened. A part knows no other part and not the key; only `calls.rs` knows the driver, to which it
-//! sends.
+//! what has happened. A part knows no other part and not the key, but for `phase.rs`, which keeps `bank.rs` and
+//! `entitlement.rs`; only `calls.rs` knows the driver, to which it sends.
 //!
 //! | part | what |
 //! |---|---|

@@ -20,10 +20,12 @@ use crate::core::share::{FallbackBudget, Lent, WHOLE, share_ppm};
 use crate::core::time::{DRIFT_PART, Instant, Micros, StoredTime, Timestamp};
 use crate::core::usage::Usage;
 
-/// Time after a failure until a key asks its store server again.
+/// Time after a failure until a key asks its store server again, so that it does four times in [`GRACE`]. Less, and all keys of a node ask a
+/// server that is away more often; more, and some nodes find the store when others lease from it already.
 const ASK_AGAIN: Micros = Micros(250_000);
 
-/// A bucket's share that goes on beside leases of other nodes is charged to the store this often.
+/// A bucket's share that goes on beside leases of other nodes is charged to the store this often: until then others may be lent the same
+/// tokens.
 const CHARGE_AGAIN: Micros = Micros(50_000);
 
 /// A longer wait for a share is not told to the client, because the store is asked again long before. It is a minute,
@@ -37,15 +39,16 @@ const LATE: Micros = Micros(10_000);
 /// In a short window, a client comes late by this fraction of the window at most.
 const LATE_PART: u64 = 16;
 
-/// How old the store's last answer before an outage may be for its counters to be relied on.
+/// How old the store's last answer before an outage may be for its counters to be relied on: as old as a quiet key of a long window is
+/// remembered for.
 const FRESH: Micros = Micros(60_000_000);
 
 /// The store's clock is known only to within a round trip; of a window, this fraction at most counts as in doubt.
 /// Otherwise a slow store would take whole windows from their shares.
 const DOUBT_PART: u64 = 4;
 
-/// Two clocks drift apart by this fraction (200 ppm). For shares, the drift is limited to this many microseconds,
-/// however long the outage lasts.
+/// Two clocks drift apart by this fraction (200 ppm). For shares, the drift is limited to this many microseconds, however long the outage
+/// lasts: else a long one would take whole windows from them.
 const DRIFT: (u64, u64) = (5_000, 1_000);
 
 /// A share of a bucket of which a part is set aside fills more slowly by this fraction: more than two clocks drift apart.
@@ -54,8 +57,8 @@ const CLOCKS_PART: u64 = 2_048;
 /// Iterations after which the ends of shares and of windows must agree on a wait.
 const ROUNDS: usize = 8;
 
-/// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has used the
-/// key meanwhile, so its present state is unknown.
+/// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has used the key since, or it would
+/// have been asked, so what is known of it is old.
 const STALE: Micros = Micros(1_000_000);
 
 /// Within this many rounds of gossip, all peers have heard of a loss and have told the store what they were lent.

@@ -30,7 +30,8 @@ const JITTER_PART: u64 = 4;
 /// gcra-2x would cost 184 calls per 1000 checks instead of 39.
 const EARLY_PART: u64 = 3;
 
-/// A grant of less than one part in so many of what was wanted shows that others take what trickles in.
+/// A grant of less than one part in so many of what was wanted shows that others take what trickles in. At one in one, a grant that lacks a
+/// single token would.
 const CONTESTED_PART: u64 = 2;
 
 /// Checks within a pause that make a key worth pacing. With 40, each check of sliding-2x would ask the store.
@@ -44,21 +45,23 @@ const UNCLAIMED: Micros = Micros(1_000_000);
 /// 1000 checks instead of 60.
 const PROBE_PART: u64 = 4;
 
-/// A denial by a bucket is remembered for this long, or for as long as the bucket takes to fill if that is shorter.
+/// A denial by a bucket is remembered for this long, or for as long as the bucket takes to fill if that is shorter: then all has come back.
 const PROBE_OF_BUCKET: u64 = 250_000;
 
-/// The shortest and the longest time for which any denial is remembered.
+/// The shortest and the longest time for which any denial is remembered. With a shorter one, keys of short windows would ask the store more
+/// than twenty times a second; with a longer one, what others return would lie there for longer.
 const PROBES: (u64, u64) = (50_000, 2_000_000);
 
-/// If the store has had nothing left of a window in several answers, a denial is remembered for longer: for this
-/// fraction of the window, and at most for this time.
+/// If the store has had nothing left of a window in several answers, a denial is remembered for longer, because little comes back any more:
+/// for this fraction of the window, and at most for this time.
 const LONG_PROBE: (u64, u64) = (64, 30_000_000);
 
-/// Tokens of shorter windows are not leased before they begin.
+/// Tokens of shorter windows are not leased before they begin: such a call leaves earlier by [`AHEAD_SPAN`], a trip, and up to a quarter of the
+/// window, when of a shorter one little is known yet.
 const SHORTEST_AHEAD: Micros = Micros(250_000);
 
-/// A lease of the next window is asked for at least this long, plus a round trip to the store, before the window
-/// begins.
+/// A lease of the next window is asked for at least this long, plus a round trip to the store, before the window begins, so that an answer
+/// that takes somewhat longer than the last one comes in time, too.
 const AHEAD_SPAN: Micros = Micros(20_000);
 
 /// Such a call leaves no earlier, for the sake of a long round trip, than by this fraction of the window. A store that is further
@@ -68,8 +71,8 @@ const AHEAD_TRIP_PART: u64 = 2;
 /// Nodes spread these calls at random over this fraction of the window before, so that they do not all ask at once.
 const AHEAD_JITTER_PART: u64 = 4;
 
-/// A bucket whose tokens trickle in is left alone until each node's part of them is so many checks. Until it is full
-/// it loses nothing by that.
+/// A bucket whose tokens trickle in is left alone until each node's part of them is so many checks. With fewer, more calls are made; with
+/// more, clients wait longer. Until it is full the bucket loses nothing by that.
 const PAUSE_OF_BUCKET: u64 = 12;
 
 /// A sliding window loses tokens that nobody takes, so it is asked more often. With 12 checks, 90 to 92 % of
@@ -85,7 +88,8 @@ const BUCKET_PAUSES: (u64, u64) = (350_000, 2_000_000);
 /// comes after that would be lost.
 const FILLING_PART: u64 = 2;
 
-/// The shortest and the longest time for which a sliding window is left alone, as fractions of its length.
+/// The shortest and the longest time for which a sliding window is left alone, as fractions of its length. A shorter one costs more calls, and
+/// with a longer one more of what trickles in is lost when the window ends.
 const WINDOW_PARTS: (u64, u64) = (16, 4);
 
 /// The longest time for which nodes leave a sliding window alone that several of them ask for, however long it is. What trickles in
@@ -219,7 +223,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         let at = lender.at;
         windows[position] = if ahead { at + limit.period } else { at }.stored();
     }
-    // What it may not keep has been charged, or will be.
+    // What this node may not keep the store has charged, or will.
     let kept = order.held.saturating_sub(grant.not_kept);
     let order = &Acquire { held: kept, ..*order };
     let beyond = key.holdings.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });

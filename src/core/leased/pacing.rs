@@ -9,7 +9,7 @@ use crate::core::call::Window;
 use crate::core::decision::Decision;
 use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
 
-/// Answers in a row without tokens, before the pause between two calls grows.
+/// Answers in a row without tokens, before the pause between two calls grows. After fewer, others may still be handing tokens back.
 const ANSWERS_BEFORE_LONGER: u8 = 3;
 
 /// Most doublings of a pause, so that the shift cannot overflow; callers have lower bounds.

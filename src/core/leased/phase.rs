@@ -20,7 +20,8 @@ use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
 use crate::core::time::{Instant, Micros, Timestamp};
 
-/// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
+/// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs, since each asks again every
+/// quarter of a second while it is away.
 pub(super) const GRACE: Micros = Micros(1_000_000);
 
 /// The phase of a key, what it owes from an outage, and what the store has set aside for one. A key that never had any of it

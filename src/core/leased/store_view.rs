@@ -233,7 +233,7 @@ impl StoreView {
         self.nodes
     }
 
-    /// Whether a majority has confirmed what the store last lent; `None`: it has said nothing of this key, only peers have.
+    /// Whether a replica has confirmed what the store last lent; `None`: it has said nothing of this key, only peers have.
     pub(super) fn confirmed(&self) -> Option<bool> {
         self.confirmed
     }

@@ -11,35 +11,37 @@ use crate::core::time::{Due, Instant, Micros};
 /// is back.
 const DOUBTFUL: Micros = Micros::from_secs(600);
 
-/// An account is renewed this long before it closes, and earlier by the time of its key.
+/// An account is renewed at least this long before it closes, so that the call has time to wait for its turn at the store.
 const CLOSING: Micros = Micros(600_000);
 
-/// The longest time of a key, as a fraction of a period of accounts. The accounts of all keys close at the same moments, every two to
-/// sixteen seconds. Were all renewed as long before, the store would have nothing to do at most times and at one moment more than it can: of
-/// 20,000 keys that one node held, renewals kept checks waiting for 130 ms. An account that closes in more than a period cannot be
-/// renewed yet.
+/// By up to this fraction of a period of accounts it is renewed earlier, by a time that the key's digest gives. The accounts of all keys close at
+/// the same moments, every two to sixteen seconds. Were all renewed as long before, the store would have nothing to do at most times and at one
+/// moment more than it can: of 20,000 keys that one node held, renewals kept checks waiting for 130 ms. An account that closes in more than a
+/// period cannot be renewed yet.
 const SPREAD_PART: u64 = 2;
 
-/// So long before it would count as silent a node calls.
+/// A node calls so long before it would count as silent: as long as before an account closes, for the same reason.
 pub(super) const SILENCE: Micros = Micros(600_000);
 
-/// The store's last answer is old when such a part of a window has passed since.
+/// The store's last answer is old when such a part of a window has passed since: the store may have been lost meanwhile.
 const UNHEARD_PART: u64 = 8;
 
-/// So long before a part of the next window is leased, and two trips earlier, the store is asked whether it is there.
+/// Two trips and this time before a part of the next window is leased, the store is asked whether it is there: so its answer is known by then.
 const SOUNDING: Micros = Micros(5_000);
 
 /// Where a node uses fewer tokens of a window than so many times a few checks cost, it does not ask so. One call more in each window
 /// costs more there than what is lost of one window in an outage: small-calm-entitled cost 1,016 calls per 1000 checks instead of 861.
 const SOUNDED_FEW: u64 = 2;
 
-/// How often a key that holds tokens is looked at in a refill interval.
+/// How often a key that holds tokens is looked at in a refill interval: more often takes the node's time, and less often leaves idle tokens here
+/// for longer, which others may lack.
 const LOOKS: u64 = 4;
 
 /// A quiet key is remembered for so many of its periods: what is counted in a sliding window weighs until the next one has ended.
 const REMEMBERED_PERIODS: u64 = 2;
 
-/// The shortest and the longest time for which a quiet key is remembered.
+/// The shortest and the longest time for which a quiet key is remembered: for less, and a client that pauses finds its key's rate forgotten; for
+/// more, and keys that nobody asks for again take memory.
 const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
 /// Whether the store has yet to hear of an abandoned acquire, and its return is still awaited.
@@ -57,8 +59,9 @@ pub(super) fn closes(key: &LeasedKey) -> Due {
 
 /// Whether what is held may go back before its account closes, without anything that is heard until then.
 ///
-/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens will not be of itself. But
-/// while this node has much of one, the others share the rest, and that may run short. A node holds tokens of many keys that are seldom asked for, and looking at each of them eight times a second took it longer than their checks.
+/// Only what others lack goes back. A bucket gets fuller as time passes, so one that is not short of tokens stays so by itself. But
+/// while this node has much of one, the others share the rest, and that may run short. (A node holds tokens of many keys that are seldom
+/// asked for, and to look at each of them eight times a second took it longer than their checks.)
 fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
     !key.view.is_of_buckets() || key.is_pressed(now) || key.has_much()
 }

@@ -4,9 +4,9 @@ use crate::core::ask::Loan;
 
 /// What an input asks for that the key's state does not show.
 ///
-/// Most inputs come to `advance` twice: before they change the key, and after. Before a change only what is wished leaves,
-/// because the change would take away what it is told by: tokens go back under the limits under which they were lent.
-/// After a change all that is due in the new state follows, and what is wished beside it.
+/// Most inputs call `advance` twice: before they change the key, and after. Before a change only what is wished is sent, because the change
+/// takes away what that is made of: tokens go back under the limits under which they were lent. After a change all is done that is due in the
+/// new state, and what is wished beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wish<'a> {
     // After an input has changed the key.
@@ -14,8 +14,8 @@ pub(super) enum Wish<'a> {
     Nothing,
     /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, or a check is about to come.
     Tokens,
-    /// To tell the store what it has lent, because a peer has reported that it has lost that; and tokens for those alone who wait, and
-    /// what is owed. What is leased for checks to come because of what a peer says, at a key that nobody may ask for any more, others would lack.
+    /// To tell the store what it has lent, because a peer has reported that the store has lost that; and tokens for those who wait and for what
+    /// is owed, but none for checks to come: nobody may ask this node for the key any more, and others would lack them.
     Tell,
     /// So many tokens of a bucket for a check that is about to come. They are asked for as if it waited: it is charged for them at once,
     /// so that nothing has to be reported when it has spent them.
@@ -32,14 +32,14 @@ pub(super) enum Wish<'a> {
     Serve(u64, &'a Loan),
 
     // Before an input changes the key.
-    /// To drop what has ended by now: what is learned or spent next is of windows that are open.
+    /// To drop what has ended by now, so that what is learned or spent next is of windows that are open.
     DropEnded,
     /// To leave the limits that applied so far, because others are about to apply.
     LeaveLimits,
     /// To return all that is held, and to report what was spent of buckets, because a refund is about to ask the store, which can
     /// only judge it where nothing is held.
     ReturnAll,
-    /// To return what nobody has claimed, because a refund to the store is about to take back as much.
+    /// To return what nobody has claimed, because a refund by the store is about to take back as much.
     ReturnUnclaimed,
     /// To report what was spent of a bucket, because a refund is about to ask the store.
     Report,

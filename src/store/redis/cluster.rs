@@ -22,14 +22,14 @@ use super::server::Shared;
 use super::slots::{self, Range, SLOTS};
 use crate::clock;
 
-/// Time between two readings of the map while all is well; a random part of up to as much is added.
+/// Time between two readings of the map while all is well; up to as much is added at random, so that nodes do not read it together.
 const ROUTINE: Duration = Duration::from_secs(30);
 
-/// Time between two readings while a server is away, or slots are nobody's, as in the middle of a failover. Keys of such slots are asked of no
-/// server, so nobody could say where they have gone.
+/// Time between two readings while a server is away, or nobody owns some slots, as in the middle of a failover. No server is asked for keys of
+/// such slots, so none could answer that they have moved.
 const WATCHFUL: Duration = Duration::from_millis(250);
 
-/// Least time between any two readings.
+/// Least time between any two readings, however many calls are redirected.
 const SPACING: Duration = Duration::from_millis(50);
 
 /// Longest wait for one server's map, and for a connection to a server that has it.

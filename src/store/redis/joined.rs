@@ -1,4 +1,4 @@
-//! Calls that leave as one command: acquires of one limit, each about another key, that one server has.
+//! Calls that leave as one command: acquires of one limit, each of another key, for one server.
 //!
 //! To Redis a script is dear to begin: reading the command, setting the script up, asking for the time and answering
 //! in numbers take a third of what an acquire takes of it. So calls that are written in one go, and say the same of
@@ -16,8 +16,8 @@ use super::frame::Reply;
 use crate::core::call::Call;
 use crate::store::script::{self, Caller, Script};
 
-/// Most calls in one command. Redis does nothing else meanwhile, which is a sixth of a millisecond; twice as many would
-/// save it one more hundredth.
+/// Most calls in one command. Redis does nothing else for the sixth of a millisecond that they take; with twice as many it would
+/// have one more hundredth less to do.
 const MOST: usize = 16;
 
 /// Calls that have gathered and are not written yet.
@@ -29,7 +29,7 @@ pub(crate) struct Joined {
     /// The script for all of them.
     together: Option<&'static Script>,
     node: Vec<u8>,
-    /// The arguments of the first of them: what it says for itself, and of its limit.
+    /// The arguments of the first of them: what it says for itself, and about its limit.
     head: Vec<u8>,
     limit: Vec<u8>,
     /// Key after key, and what each call says for itself, as they are sent.
@@ -104,9 +104,9 @@ impl Joined {
 pub(super) enum Told {
     /// To each of them, in order.
     Each(Vec<u8>),
-    /// The same, where one of them or more had an error.
+    /// The same, where at least one of them had an error.
     Some(Vec<Value>),
-    /// Of all of them: an error, or nothing that the script answers.
+    /// One answer for all of them: an error, or something that the script never answers.
     All(Value),
 }
 

@@ -20,10 +20,10 @@ use crate::clock;
 use crate::core::time::Micros;
 use crate::store::breaker::{Breaker, Fault};
 
-/// Time between two checks of a server's health.
+/// Time between two checks of a server's health, which people set and rarely change.
 const CHECKUP: Duration = Duration::from_secs(60);
 
-/// Time between two checks for replicas, where grants may have to be confirmed.
+/// Time between two checks for replicas, where grants may have to be confirmed: until one is seen, leases are small.
 const REPLICA_CHECK: Duration = Duration::from_secs(1);
 
 /// How many different problems of one outage are logged, each once. A server that restarts has several: it refuses

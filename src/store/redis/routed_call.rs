@@ -28,14 +28,14 @@ use crate::store::outcomes::Outcomes;
 use crate::store::script::{self, Caller};
 use crate::store::turns::Asker;
 
-/// How long a return may wait to leave, at least.
+/// How long a return may wait to leave, at least: nobody waits for it, but tokens that are not returned are lost.
 const RETURNING: Micros = Micros::from_secs(1);
 
 /// How long an acquire that nobody waited for when it was sent may wait to leave, at least. An account is renewed 600 ms
 /// before it closes.
 const RENEWING: Micros = Micros::from_millis(300);
 
-/// How long a redirected call waits for a connection to its new server, which is the only one that has its key.
+/// How long a redirected call waits for a connection to its new server, which is the only one that has its key: as long as a connection may take.
 const DIALLING: Duration = Duration::from_secs(1);
 
 /// What all calls of a store share.
@@ -56,7 +56,7 @@ impl CallContext {
     /// be sent again, and a check that waits for it by then hurries it.
     fn patience(&self, asker: Asker, op: &Op) -> Micros {
         let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
-        // The answer must also come back before the deadline, so some time is kept for that.
+        // The answer must also come back before the deadline, so an eighth of the time is kept for that.
         let patience = Micros(timeout - timeout / 8);
         match op {
             Op::Return { .. } => Micros(timeout).max(RETURNING),

@@ -16,7 +16,7 @@ use crate::store::script::{self, WIDTH};
 /// Keys that are held.
 const MOST: usize = 100_000;
 
-/// What the greeting and the keeper ask of every server, beside the scripts.
+/// What clients and monitors of every server ask it beside the scripts.
 const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
                     maxmemory_policy:noeviction\r\n";
 
