@@ -17,8 +17,8 @@ end
 
 -- The account is closed: what this node was lent, less what it still `has` and hands `back`, it has spent, as if
 -- in one go as long ago as each limit's argument x says; but never more than `most`. What it
--- has beyond the account was charged for somebody at the node who did not get it: that charge is taken back.
--- What it was lent is `closed` then, and whether anything was open `settled`.
+-- has beyond the account was charged for a waiter at the node who did not get it: that charge is taken back.
+-- `closed` is what the node was lent by it then, and `settled` whether there was an account to close.
 local closed, settled = 0, false
 --<close has, back, most
 if is_open then

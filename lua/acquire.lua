@@ -169,8 +169,8 @@ else
     if has_called_ahead then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
 
 --<entitled
-    -- It is 95 % of the limit by this node's part of the demand, rounded up, of what is not entitled to others. A node says what it
-    -- used since its last call, which may be a moment: an eighth of that counts, and seven of what counted before.
+    -- The entitlement is 95 % of the limit by this node's part of the demand, rounded up, and no more than the others leave of those 95 %. A
+    -- node says what it used since its last call, which may be a moment: an eighth of that counts, and seven eighths of what counted before.
     if demand > 0 and part_demand > 0 then
       demand = 7 * part_demand + demand + 7
       demand = (demand - demand % 8) / 8
@@ -202,7 +202,7 @@ else
     if not stays then called = called + held end
     if has_called_ahead then called_ahead = called_ahead + held end
 --<sliding
-    -- Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet.
+    -- The process before may have spent as much as was set aside then. What has been added since nobody may spend yet.
     called = called + (stays and held - part_held or held)
 --<entitled
     part_of, part_held, part_given, part_demand = generation, held, given, demand
@@ -212,8 +212,8 @@ else
     part_called = stays and limit_at + 1 or limit_at
 --<entitled
     part_is_new = true
-    -- Where the limit was lowered in this window, those who called before may have had more set aside than all have now, and
-    -- less than nothing would be lent beyond the limit.
+    -- Where the limit was lowered in this window, those who called before may have had more set aside than all nodes have now. Then the
+    -- difference is below 0, and without this as much would be lent beyond the limit.
     aside = entitled_now + entitled_before - called
     if aside < 0 then aside = 0 end
 --<fixed
@@ -244,7 +244,8 @@ else
     elseif calls_in_time then
       called_before = called_before > part_held and called_before - part_held or 0
     end
-    -- It is 95 % by this node's part of the demand, rounded up, of what is not given to others. An eighth of what it says counts.
+    -- The part is 95 % by this node's part of the demand, rounded up, and no more than the others leave of those. An eighth of what the node
+    -- says counts, and seven eighths of what counted before.
     if demand > 0 and part_demand > 0 then
       demand = 7 * part_demand + demand + 7
       demand = (demand - demand % 8) / 8
@@ -363,7 +364,7 @@ else
     --=divide_up capacity, parts * nodes
     if part < quotient then part = quotient end
 --<entitled
-    -- Its own part nobody else takes.
+    -- What was set aside for this node it may have as a whole, because nobody else would be lent that.
     if part < freed then part = freed end
 -->
     if part < need then part = need end
@@ -410,8 +411,8 @@ else
   end
 
 --<plain
-  -- Mostly the hash lasts until when it lasted before, which need not be written again: nothing has changed by which that
-  -- time is reckoned. (Of a sliding window only the start is stored, which says nothing of how long it is.)
+  -- Mostly nothing has changed by which the time is reckoned until when the hash lasts, so that need not be written again. (Of a sliding
+  -- window only the start is stored, which says nothing of how long it is.)
   if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0 then
     if not has_gcra then
       renews = limit_kind == 's' or limit_at ~= limit_stored

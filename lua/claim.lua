@@ -6,7 +6,7 @@
 --          demand       tokens that the node uses in a window; of a bucket, in a period of accounts. 0 = nothing need be set aside
 --          frees_until  us. Until then the call frees what is set aside for its node, which spends what it is lent from then on. A
 --                       call that comes later frees nothing and is lent nothing, because the node may live on its entitlement
---                       again. 0 = that in any case: the call only looks whether the store answers
+--                       again. 0 = it frees nothing whenever it comes: the node only looks whether the store answers
 --          owes         of a bucket alone: tokens that the node has admitted on its part, and the bucket has not forgotten
 
 --<entitled

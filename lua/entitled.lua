@@ -1,10 +1,9 @@
--- Entitlements: what the store sets aside of a fixed or sliding window for each node, which that may admit when it has lost
--- the store.
--- Put after lib.lua. All of it is of the scripts for one limit of which tokens are set aside, and costs the others nothing.
+-- Entitlements: what the store sets aside of a fixed or sliding window for each node, to admit when the node has lost the store.
+-- Put after lib.lua. Only scripts for one limit of which tokens are set aside have it, so it costs the others nothing.
 --
 -- Of a window the store lends what is left beside the entitlements of all nodes that have not called in it. The first call
--- of a node in the window, or its call ahead of it, frees its own, for then it lives on what it is lent. So what nodes
--- without the store admit, and what the others are lent, come to no more than the limit together, whoever is cut off.
+-- of a node in the window, or its call ahead of it, frees the node's own, because from then on it spends what it is lent. So what
+-- nodes without the store admit and what the others are lent come to no more than the limit together, whoever is cut off.
 --
 -- Of a sliding window a silent node may admit by the part of the window that has passed, as the one before weighs less by that.
 -- When a window is the one before, what was set aside of it for those that had not called in it counts as used.
@@ -63,7 +62,7 @@ local generation_is_new = generation < this_generation
 -- Whether something was set aside already when this was stored: then the hash is kept until that lapses.
 local was_kept = not generation_is_new and entitled_now + entitled_before > 0
 --<sliding
--- Said of what is stored, before any of it lapses: what was in force until the window before was over its nodes may have spent.
+-- Reckoned from what is stored, before any of that lapses: nodes may have spent all that was in force until the window before was over.
 if called_in ~= limit_at then
   local ended = limit_at - 1
   ended = (ended - ended % GENERATION) / GENERATION

@@ -62,14 +62,14 @@ local MOST = 4294967295
 -- The deepest that a bucket may be: 71 years.
 local DEEPEST = 2 ^ 51
 local SECOND = 1000000
--- Under gcra a lease is accounted for within the period in which it was opened or the next, or counts as spent. Such a period has
+-- Under gcra a lease is accounted for within the period of accounts in which it was opened or the next, or counts as spent. A period has
 -- one to eight times these seconds, and no more than a sixth of the time in which the bucket fills (src/core/gcra.rs says why).
 local UNIT, LONGEST, DEPTH_PART = 2 * SECOND, 8, 6
 -- gcra: a node that is alone with a key is lent what comes within this time, too (acquire.lua).
 local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 local THREE = '^(%d+) (%d+) (%d+)$'
--- For so long an acquire that was executed is remembered at least, with its node's record and its key.
+-- An acquire that was executed is remembered for at least this long, with its node's record and its key.
 local CALL_LIFE = SECOND
 -- A node's record behind its colon, and how long that is; and behind its semicolon or comma.
 local RECORD, RECORD_BYTES, RECORD_OF_ONE = '<I7I7I7I7I4', 32, '<I7I7I7I7I4I7'
@@ -355,8 +355,8 @@ else
   end
 end
 
--- gcra: what nodes were lent and reported in this period, in the one before, and the number of this period.
--- While nothing is lent the period says nothing, and the field need not be stored.
+-- gcra: what is lent by accounts of this period, by those of the one before, and the number of this period.
+-- While nothing is lent the number says nothing, and the field need not be stored.
 local lent_now, lent_before, lent_period, lent_is_stored = 0, 0, 0, false
 if lent_text then
   local a, b, c = match(lent_text, THREE)
@@ -381,7 +381,7 @@ for i = 1, #limits do local limit = limits[i]
   if text then
     exists = true
     local a, b, c
-    -- Mostly the number is 0 that is cheapest not to read.
+    -- Mostly one of the numbers is 0, and a pattern that has the 0 in it reads one number less.
     if kind == 'g' then
       a, b, c = 0, match(text, '^0 (%d+) (%d+)$')
       if b then b, c = b + 0, c + 0 end
@@ -514,8 +514,8 @@ local seen = 0
 if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or 2 end
 local damaged = wrong_type or bad or exists and not epoch_now
 
--- A return, a refund or a reset does not count its node, but the store has to remember it as long as it may be repeated. So a
--- record that is older has from now on the latest number by which its node counts as in neither period.
+-- A return, a refund or a reset does not count its node in the census, but the store has to remember that call as long as it may be
+-- repeated. So a record that is older is given the `latest` census period in which its node may have asked and is not counted any more.
 --<remember latest
 if asked_in < latest or asked_in > census_id then asked_in, asked_text = latest > 0 and latest or 0, nil end
 -->

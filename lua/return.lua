@@ -125,8 +125,8 @@ elseif epoch_now and knows then
     account, account_period = settled and held or 0, lent_period
     lent_now = math.min(lent_now + account, EXACT)
 --<bucket
-    -- A node takes no return to renew its account, and while others are silent only an acquire may. So what the node keeps
-    -- stays in the period in which it was lent.
+    -- No node renews its account by a return, and while others are silent only an acquire may renew it. So what the node keeps stays in the
+    -- period in which it was lent.
     if silent > 0 and account_was + 1 == lent_period then
       lent_now, lent_before = lent_now - account, math.min(lent_before + account, EXACT)
       account_period = account_was

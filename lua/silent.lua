@@ -1,5 +1,5 @@
 -- Entitlements of a bucket: what the store makes room for when a node falls silent, and the node may admit without it. Put after
--- lib.lua. All of it is of the scripts for one bucket of which that is so, and costs the others nothing.
+-- lib.lua. Only scripts for one bucket of which parts are set aside have it, so it costs the others nothing.
 --
 -- A node is silent when it has called neither in this period of accounts nor in the one before. Nothing is withheld for a node that
 -- calls. From its first silent period on, its part of the burst is lent to nobody else, accounts are renewed only up to what that leaves,

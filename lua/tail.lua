@@ -74,7 +74,7 @@ if writes then
 --<plain
   if record and counter and epoch_is_new == census_is_new then
 --<one
-    -- As it is asked for mostly: a key that is new, or one of which nothing but this has changed.
+    -- The two calls that are made most often: about a key that is new, and about one of which no other field has changed.
     if not epoch_is_new then
       if lent then
         call('HSET', hash, limit_name, counter, own, record, 'o', lent)
@@ -260,7 +260,7 @@ local marks = nodes * 16 + replayed
 if damaged then marks = marks + 4 end
 if was_reset then marks = marks + 8 end
 --<entitled
--- What is set aside for others nobody can be lent, so it counts as used. At last stands this node's entitlement.
+-- Nobody can be lent what is set aside for others, so it counts as used. This node's entitlement is the last number.
 local set_aside = entitled_now + entitled_before - called
 --<fixed
 if part_called ~= limit_at and part_called ~= limit_at + 1 and part_called ~= limit_at + limit_period then
@@ -282,8 +282,8 @@ return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, p
 --<sliding
 return { granted, marks, epoch_now or 0, now, set_aside, weighs, limit_at, part_given }
 --<bucket
--- What silent nodes may have nobody can be lent, so it counts as lent. At last stand this node's part, and what of its account was
--- not renewed.
+-- Nobody can be lent what silent nodes may have, so it counts as lent. The last two numbers are this node's part, and what of its account
+-- was not renewed.
 --=count_silent 0
 if not calls_in_time then silent = silent > part_held and silent - part_held or 0 end
 --=burst_of silent
