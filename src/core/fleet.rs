@@ -12,7 +12,8 @@ use super::share::{SAFE_PPM, WHOLE};
 use super::time::{Instant, Micros};
 use super::usage::PeerIndex;
 
-/// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally.
+/// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally, so that a node to which
+/// clients come that were elsewhere before has something.
 const FOLLOWING: u64 = 950_000;
 
 /// The fleet as one node sees it.
@@ -94,10 +95,11 @@ pub fn beside_shares(count: u64, own: u64, beyond: u64) -> u64 {
 /// By this time, a node that looks for others has found all that can be found.
 const SETTLING: Micros = Micros(5_000_000);
 
-/// How long a view must not change to be steady.
+/// How long a view must not change to be steady. Shorter, and a fleet that still gathers is taken for small, so that nodes lease too much.
 const STEADY: Micros = Micros(10_000_000);
 
-/// How long a node that went without announcing it counts as one that may still admit.
+/// How long a node that went without announcing it counts as one that may still admit: it may be cut off, and come back. Longer, and the part of
+/// one that was killed is nobody's for longer.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
 /// The numbers of so many nodes that went are kept, of those that went last. More memory than for a fleet and all that it was made of

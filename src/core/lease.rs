@@ -110,10 +110,10 @@ impl Lease {
         if segment.left == 0 {
             return None;
         }
-        // A store whose clock was set back lends ahead of a window of which it has lent before the clock was set. The one may be
-        // spent at once, and the other is charged to a window that has yet to begin.
+        // A store whose clock was set back may lend ahead of a window of which it has lent already. What it lent before may be spent at once,
+        // and what it lends ahead is charged to a window that has yet to begin.
         let waits = |held: &Segment| !held.is_ahead() && segment.is_ahead();
-        // What a call brought that was long under way ends early. It would take with it what others have brought.
+        // Tokens of a call that was long under way end early. In one segment with others, those would end as early.
         let is_apart = |held: &Segment| waits(held) || are_apart(held.ends, segment.ends);
         let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
         if let Some(same) = same.find(|held| !is_apart(held)) {
@@ -130,9 +130,9 @@ impl Lease {
         if full { self.segments.take_first().map(Unspent::from) } else { None }
     }
 
-    /// Takes note of a reading of the store's clock. An answer that waits for replicas is long under way, and tells only to within
-    /// that time when the window begins of which it lends ahead. The tokens may be spent as soon as any reading shows that the window
-    /// has surely begun, as long as both can be of one clock: a window begins by the clock that lent it.
+    /// Takes note of a reading of the store's clock, by which tokens that were lent ahead may start earlier. An answer that waits for replicas
+    /// is long under way, and shows only to within that time when the window begins of which it lends. Any later reading may show that the
+    /// window has surely begun, as long as both can be of one clock: a window begins by the clock that lent it.
     pub fn note_clock(&mut self, rule: &Rule, clock: &StoreClock) {
         // Of several limits nothing is lent ahead.
         let [limit] = &rule.limits[..] else { return };
@@ -320,8 +320,8 @@ impl Lease {
         ahead.and_then(|segment| segment.starts.time())
     }
 
-    /// `Counter::at` of one limit as the tokens at hand were lent, or as the last that were spent of those that have not
-    /// ended. A clock that was set may have begun the next window before the one that lent the others lets them end.
+    /// `Counter::at` of one limit for the tokens that are spent next; if none are left, for those of the first segment that has not ended. After
+    /// the store's clock was set, the next window may have begun by that clock before tokens end by the one that lent them.
     #[must_use]
     pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
         let mut live =

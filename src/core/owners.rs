@@ -307,7 +307,7 @@ impl Owners {
     }
 
     /// A peer that cannot reach the store, either, has lent so many tokens of what is set aside for it. One that has lent nothing of several keys
-    /// in a row is as good as one that lends nothing: in a large fleet sooner, so that whoever has something is not asked in vain by all.
+    /// in a row counts as one that lends nothing: in a large fleet after fewer, where more nodes ask it in vain.
     pub(super) fn note_aside(&mut self, now: Instant, peer: PeerIndex, tokens: u64) {
         let most = FRUITLESS / self.crowd.max(1);
         let Some(peer) = self.get_mut(peer) else { return };

@@ -43,17 +43,19 @@ const WANT_TIMES: u64 = 2;
 /// A denial is remembered for longer by up to this fraction, at random, so that nodes that were denied together do not ask together.
 const JITTER_PART: u64 = 4;
 
-/// Time after a failure until the store is asked again.
+/// Time after a failure until the store is asked again: as of leased keys.
 const ASK_AGAIN: Micros = Micros(250_000);
 
 /// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has asked for the key meanwhile,
 /// so its present state is unknown.
 const STALE: Micros = Micros(1_000_000);
 
-/// How long a denial by the store is remembered.
+/// How long a denial by the store is remembered. Longer, and a permit that is released elsewhere stays unused for longer; shorter, and denied
+/// clients make more calls.
 const DENIED: Micros = Micros(50_000);
 
-/// How long unused permits are kept where few are left, and elsewhere.
+/// How long unused permits are kept where few are left, and elsewhere. Longer, and others lack them for longer; shorter, and clients that come
+/// again wait for the store.
 const IDLE: (Micros, Micros) = (Micros(50_000), Micros::from_secs(1));
 
 /// The state of one key at this node.
