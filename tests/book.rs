@@ -10,6 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rationd::config::{Sources, load};
+use rationd::core::decision::{Reason, Source};
+use rationd::serve::tcp::users::Users;
+use rationd::wire::command_table::COMMANDS;
 use support::reference;
 
 /// More lines and nobody reads it.
@@ -190,6 +194,54 @@ fn every_block_of_rust_is_compiled() {
     }
     assert!(blocks >= 2, "{blocks} blocks of Rust were found");
     assert_none(&findings, "src/lib.rs includes each page with blocks of Rust, for `cargo test --doc`");
+}
+
+/// Or a file of users. Templates are none, because a play of Ansible has yet to fill them in.
+#[test]
+fn every_block_of_toml_is_a_configuration() {
+    let (mut findings, mut blocks) = (Vec::new(), 0);
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("rationd.toml");
+    for (name, text) in pages() {
+        let inner = text.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(inner, _)| inner);
+        for inner in inner.filter(|inner| !inner.contains("{{")) {
+            blocks += 1;
+            if inner.contains("password_sha256") {
+                let users = Users::parse(&inner.replace('…', &"0".repeat(64)));
+                findings.extend(users.err().map(|error| format!("{name}: {error}")));
+                continue;
+            }
+            fs::write(&file, inner).expect("a file");
+            if let Err(errors) = load(&Sources { file: Some(file.clone()), ..Sources::default() }) {
+                findings.push(format!("{name}: {errors}"));
+            }
+        }
+    }
+    assert!(blocks >= 6, "{blocks} blocks of TOML were found");
+    assert_none(&findings, "what a page shows as a configuration is one");
+}
+
+/// The words in the first column of the table that stands first behind that heading.
+fn first_column(page: &str, heading: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join(page)).expect("a page");
+    let (_, behind) = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no {heading:?}"));
+    let rows =
+        behind.lines().skip_while(|line| !line.starts_with("|---")).skip(1).take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(", "));
+    cells.map(|word| word.trim().trim_matches('`').to_owned()).collect()
+}
+
+/// Their meanings are written by hand, but none is missing, and none is there that the daemon does not know.
+#[test]
+fn every_reason_source_and_command_of_ours_has_its_row() {
+    let words = |all: &[&str]| all.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
+    let (reasons, sources) = (Reason::ALL.map(Reason::as_str), Source::ALL.map(Source::as_str));
+    assert_eq!(first_column("docs/reference/errors.md", "## Reasons of a decision\n"), words(&reasons));
+    assert_eq!(first_column("docs/reference/errors.md", "## Sources of a decision\n"), words(&sources));
+    let ours = ["RATION.", "CL.", "THROTTLE"];
+    let commands = COMMANDS.iter().map(|command| command.name.to_uppercase());
+    let commands: BTreeSet<_> = commands.filter(|name| ours.iter().any(|start| name.starts_with(start))).collect();
+    assert_eq!(first_column("docs/reference/commands.md", "# Commands on the socket\n"), commands);
 }
 
 #[test]

@@ -43,3 +43,25 @@ impl From<Code> for ExitCode {
         Self::from(code as u8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+
+    #[test]
+    fn the_page_of_the_command_line_has_every_code() {
+        let page = include_str!("../../docs/reference/command-line.md");
+        let rows = page.lines().skip_while(|line| *line != "| exit code | meaning |").skip(2);
+        let rows = rows.map_while(|row| row.strip_prefix("| ")?.split_once(" |")?.0.parse().ok());
+        let all = [
+            Code::Ok,
+            Code::No,
+            Code::Usage,
+            Code::DaemonUnreachable,
+            Code::System,
+            Code::StoreUnreachable,
+            Code::BadConfig,
+        ];
+        assert_eq!(rows.collect::<Vec<u8>>(), all.map(|code| code as u8));
+    }
+}
