@@ -205,7 +205,7 @@ impl Replay<'_> {
                 coming.extend(self.next_arrival(node).map(|at| Reverse((at, node))));
                 node
             };
-            self.settle(now, node);
+            self.carry_out(now, node);
         }
     }
 
@@ -259,7 +259,7 @@ impl Replay<'_> {
     }
 
     /// Carries out what the node's shard wants done.
-    fn settle(&mut self, now: Instant, at: usize) {
+    fn carry_out(&mut self, now: Instant, at: usize) {
         let node = &mut self.nodes[at];
         while let Some(effect) = node.shard.poll_effect() {
             match effect {

@@ -55,8 +55,8 @@ const MOST_SOCKET_PATH: usize = 107 - ".4194304".len();
 pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::Result<ExitCode> {
     // Must happen before threads are started, because it removes variables from the environment.
     let handed = Handed::from_environment().map_err(|problem| ExitError::new(Code::System, problem))?;
-    let checked = config::load(&sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
-    let (loaded, settled) = checked.map_err(|errors| ExitError::new(Code::BadConfig, errors))?;
+    let checked = config::load(&sources).and_then(|loaded| resolve(&loaded).map(|resolved| (loaded, resolved)));
+    let (loaded, resolved) = checked.map_err(|errors| ExitError::new(Code::BadConfig, errors))?;
     let exposed = key_files::exposed(&loaded.config);
     if let Some(problem) = exposed.first().filter(|_| !force) {
         return Err(ExitError::new(Code::BadConfig, format!("{problem}, or serve all the same with --force")).into());
@@ -69,11 +69,11 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rationd-control").enable_all().build()?;
     // What peers and the store say comes to a thread each: of two threads that wait for the same, the one to which something comes would
     // wake the other, too, each second and in vain.
-    let store = settled.store.is_some().then(|| OwnThread::start("rationd-store")).transpose()?;
+    let store = resolved.store.is_some().then(|| OwnThread::start("rationd-store")).transpose()?;
     let fleet = loaded.config.fleet.is_some().then(|| OwnThread::start("rationd-fleet")).transpose()?;
     let handle = |thread: &Option<OwnThread>| thread.as_ref().map(|thread| thread.handle().clone());
     let runtimes = Runtimes { store: handle(&store), fleet: handle(&fleet) };
-    let served = runtime.block_on(serve(sources, loaded, settled, runtimes, handed, log.clone()));
+    let served = runtime.block_on(serve(sources, loaded, resolved, runtimes, handed, log.clone()));
     runtime.shutdown_timeout(ENDING);
     for thread in [store, fleet].into_iter().flatten() {
         thread.end(ENDING);
@@ -91,7 +91,7 @@ struct Runtimes {
 async fn serve(
     sources: Sources,
     loaded: Loaded,
-    settled: Resolved,
+    resolved: Resolved,
     runtimes: Runtimes,
     handed: Handed,
     log: log::Started,
@@ -99,7 +99,7 @@ async fn serve(
     // Must happen before the socket is visible: from then on, signals may come.
     let mut signals = Signals::new()?;
     let up = tokio::select! {
-        up = bring_up(sources, loaded, settled, runtimes, handed, log) => up?,
+        up = bring_up(sources, loaded, resolved, runtimes, handed, log) => up?,
         () = signals.end() => return Ok(Code::Ok.into()),
     };
     service_manager::ready(up.told.state.clone()).await;
@@ -130,7 +130,7 @@ struct Up {
 async fn bring_up(
     sources: Sources,
     loaded: Loaded,
-    settled: Resolved,
+    resolved: Resolved,
     runtimes: Runtimes,
     mut handed: Handed,
     log: log::Started,
@@ -138,8 +138,8 @@ async fn bring_up(
     let config = loaded.config.clone();
     let admin_is_default = loaded.entry("listen.admin").is_some_and(|entry| entry.origin == "default");
     let policies = loaded.policies.iter().count();
-    let reloader = Arc::new(Reloader::new(sources, loaded, settled.remote.clone()));
-    let shared = match &settled.store {
+    let reloader = Arc::new(Reloader::new(sources, loaded, resolved.remote.clone()));
+    let shared = match &resolved.store {
         None => None,
         Some(options) => {
             let _of_store = runtimes.store.as_ref().map(Handle::enter);
@@ -153,7 +153,7 @@ async fn bring_up(
     if let Some(store) = &shared {
         store.tried(FIRST_CONTACT).await;
     }
-    let mut daemon = start(&config, &settled, shared.clone(), &reloader, handed)?;
+    let mut daemon = start(&config, &resolved, shared.clone(), &reloader, handed)?;
     if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0), options.top);
     }
@@ -198,7 +198,7 @@ async fn bring_up(
 
 fn start(
     config: &Config,
-    settled: &Resolved,
+    resolved: &Resolved,
     shared: Option<Arc<RedisStore>>,
     reloader: &Arc<Reloader>,
     handed: Handed,
@@ -221,7 +221,7 @@ fn start(
         clock: Clock::start(),
         socket: listen.socket.clone(),
         mode: listen.mode,
-        group: settled.group,
+        group: resolved.group,
         envoy: listen
             .envoy
             .clone()
@@ -234,7 +234,7 @@ fn start(
         policies: reloader.policies().clone(),
         in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
-        digests: settled.digests,
+        digests: resolved.digests,
         reload: Some(Arc::new(move |mode| match mode {
             ReloadMode::Take => again.reload(),
             ReloadMode::DryRun => again.dry_run(),

@@ -112,7 +112,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         layers.insert(1, sample_policy());
     }
 
-    settle_fleet(&mut layers, &mut problems);
+    complete_fleet(&mut layers, &mut problems);
 
     let figment = layers.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
     let config: Config = match figment.extract() {
@@ -216,7 +216,7 @@ fn defaults(sources: &Sources) -> Layer {
 
 /// Adds the defaults of a fleet if any key of it is set. A fleet without a required key is reported and left out, so
 /// that the rest can still be checked.
-fn settle_fleet(layers: &mut [Layer], problems: &mut Vec<Problem>) {
+fn complete_fleet(layers: &mut [Layer], problems: &mut Vec<Problem>) {
     if !layers.iter().any(|layer| layer.dict.contains_key(FLEET)) {
         return;
     }

@@ -105,7 +105,7 @@ impl Account {
     }
 
     /// Records that `bytes` are held now, even if that is more than was granted.
-    pub fn settle(&mut self, bytes: usize) {
+    pub fn note_held(&mut self, bytes: usize) {
         let wanted = if bytes < FLOOR { 0 } else { steps(bytes) };
         if wanted > self.held {
             self.budget.held.fetch_add(wanted - self.held, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.settle(0);
+        self.note_held(0);
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
         let mut bytes = 0;
         while account.has_room(bytes) {
             bytes += 1 << 10;
-            account.settle(bytes);
+            account.note_held(bytes);
         }
         bytes
     }
@@ -179,9 +179,9 @@ mod tests {
         let (mut first, mut second) = (budget.account(EACH), budget.account(EACH));
         assert!(fill(&mut first) <= (512 << 10) + (1 << 10), "one leaves as much as it holds");
         let before = fill(&mut second);
-        first.settle(0);
+        first.note_held(0);
         assert!(fill(&mut second) > before);
-        second.settle(100 << 20);
+        second.note_held(100 << 20);
         assert!(!first.has_room(FLOOR), "what one holds too much of is refused to others");
         assert!(first.has_room(FLOOR - 1));
     }

@@ -151,7 +151,7 @@ impl<S: ClientStream> Connection<S> {
                 return Poll::Ready(Turn::Over);
             }
             let waits = self.waits();
-            self.account.settle(waits);
+            self.account.note_held(waits);
             self.place.note(self.session.replies().waiting());
             if self.session.replies().is_ready() {
                 return Poll::Ready(Turn::Yield);

@@ -35,28 +35,28 @@ impl Default for ConnectionPermits {
 impl ConnectionPermits {
     /// Remembers the permit in a decision about a key, if there is one.
     pub fn keep(&self, state: &ServerState, now: Instant, told: &CheckResult) {
-        let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
+        let (Some(permit), Some(rule)) = (told.decision.slot, &told.rule) else { return };
         if let Some(held) = &mut *self.lock() {
             while held.first().is_some_and(|(ends, ..)| *ends <= now) {
                 held.pop_first();
             }
-            held.insert((now + rule.limits[0].period, slot, told.digest));
+            held.insert((now + rule.limits[0].period, permit, told.digest));
             return;
         }
-        release(state, [(told.digest, slot)]);
+        release(state, [(told.digest, permit)]);
     }
 
     /// A permit was released.
-    pub fn forget(&self, slot: NonZeroU64) {
+    pub fn forget(&self, permit: NonZeroU64) {
         if let Some(held) = &mut *self.lock() {
-            held.retain(|(_, known, _)| *known != slot);
+            held.retain(|(_, known, _)| *known != permit);
         }
     }
 
     /// The connection has closed: releases all permits.
     pub fn end(&self, state: &ServerState) {
         let held = self.lock().take().unwrap_or_default();
-        release(state, held.into_iter().map(|(_, slot, digest)| (digest, slot)));
+        release(state, held.into_iter().map(|(_, permit, digest)| (digest, permit)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<BTreeSet<(Instant, NonZeroU64, Digest)>>> {
@@ -66,8 +66,8 @@ impl ConnectionPermits {
 
 fn release(state: &ServerState, permits: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
     let (now, mut out) = (state.node.clock.now(), Outgoing::default());
-    for (digest, slot) in permits {
-        state.node.release(now, digest, slot, &mut out);
+    for (digest, permit) in permits {
+        state.node.release(now, digest, permit, &mut out);
     }
     state.node.flush(&mut out);
 }

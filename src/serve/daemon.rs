@@ -403,12 +403,12 @@ impl Daemon {
         node.drain(node.clock.now(), &mut out);
         node.flush(&mut out);
         observer::take_denials(&state);
-        let settled = async {
+        let answered = async {
             while node.in_flight() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let _ = tokio::time::timeout(RETURNING, settled).await;
+        let _ = tokio::time::timeout(RETURNING, answered).await;
         if let Some(gossip) = state.gossip.get() {
             gossip.report_all(node);
             gossip.leave().await;

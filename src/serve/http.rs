@@ -152,10 +152,10 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
 /// Releases a permit of a concurrent limit.
 fn release(state: &ServerState, parameters: &Parameters, caller: &Caller) -> Result<(), HttpError> {
     let (policy, key) = subject(state, parameters, &["policy", "key", "id"], caller)?;
-    let slot = connection_permits::parse(needed(parameters, "id")?);
+    let permit = connection_permits::parse(needed(parameters, "id")?);
     let (now, mut out) = (state.node.clock.now(), Outgoing::default());
     let digest = state.node.digests.digest(&policy.name, key);
-    let released = slot.is_some_and(|slot| state.node.release(now, digest, slot, &mut out));
+    let released = permit.is_some_and(|permit| state.node.release(now, digest, permit, &mut out));
     state.node.flush(&mut out);
     if released {
         Ok(())

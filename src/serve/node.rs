@@ -337,13 +337,13 @@ impl Node {
 
     /// Releases a permit of a concurrent limit; false when there is no such permit here. The caller must
     /// [`Self::flush`] afterwards.
-    pub fn release(&self, now: Instant, digest: Digest, slot: NonZeroU64, out: &mut Outgoing) -> bool {
+    pub fn release(&self, now: Instant, digest: Digest, permit: NonZeroU64, out: &mut Outgoing) -> bool {
         let cell = self.cell(digest);
         let Locked { engine, watched } = &mut *cell.lock();
         match engine {
-            Engine::Embedded(embedded) => embedded.release(self.store_time(now), digest, slot),
+            Engine::Embedded(embedded) => embedded.release(self.store_time(now), digest, permit),
             Engine::Leasing(leasing) => {
-                let released = leasing.shard.release(now, digest, slot);
+                let released = leasing.shard.release(now, digest, permit);
                 self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
                 released
             }

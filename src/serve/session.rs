@@ -256,9 +256,9 @@ impl Session {
             }
             Command::Throttle { key, rate, quantity } => self.throttle(batch, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
-            Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
+            Command::Refund { policy, key, cost } => self.refund_or_reset(batch, Ask::Refund, policy, key, cost),
             Command::Release { policy, key, id } => self.release(batch, policy, key, id),
-            Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
+            Command::Reset { policy, key } => self.refund_or_reset(batch, Ask::Reset, policy, key, 0),
             Command::MCheck => self.mcheck(batch, args),
             Command::Headers { policy, key, cost, style } => {
                 self.reply_later(batch, (policy, key, cost), |state, inquiry| requests::headers(state, inquiry, style));

@@ -16,7 +16,7 @@ pub struct Spool {
     /// Bytes of the first piece that have left.
     start: usize,
     /// Bytes of all pieces but the last.
-    settled: usize,
+    finished: usize,
     /// Bytes that have ever left.
     taken: u64,
 }
@@ -25,7 +25,7 @@ impl Spool {
     /// Bytes that wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.settled + self.pieces.back().map_or(0, Vec::len) - self.start
+        self.finished + self.pieces.back().map_or(0, Vec::len) - self.start
     }
 
     /// Whether none wait.
@@ -49,7 +49,7 @@ impl Spool {
     /// The buffer to which a few bytes can be appended.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         if self.pieces.back().is_none_or(|last| last.len() > PIECE - MARGIN) {
-            self.settled += self.pieces.back().map_or(0, Vec::len);
+            self.finished += self.pieces.back().map_or(0, Vec::len);
             // The first piece grows as needed: most clients have few bytes waiting, if any.
             let capacity = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push_back(Vec::with_capacity(capacity));
@@ -82,7 +82,7 @@ impl Spool {
         if self.start == first.len() {
             self.start = 0;
             if self.pieces.len() > 1 {
-                self.settled -= first.len();
+                self.finished -= first.len();
             }
             self.pieces.pop_front();
         }
@@ -97,12 +97,12 @@ impl Spool {
             surplus -= part;
             if last.is_empty() {
                 self.pieces.pop_back();
-                self.settled -= self.pieces.back().map_or(0, Vec::len);
+                self.finished -= self.pieces.back().map_or(0, Vec::len);
             }
         }
         if self.is_empty() {
             self.pieces.clear();
-            (self.start, self.settled) = (0, 0);
+            (self.start, self.finished) = (0, 0);
         }
     }
 }

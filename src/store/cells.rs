@@ -40,7 +40,7 @@ fn number(algorithm: Algorithm) -> u64 {
         Algorithm::Gcra => 0,
         Algorithm::Fixed => 1,
         Algorithm::FixedFromFirst => 2,
-        // Concurrent limits never come here: `slots.rs` counts their permits.
+        // Concurrent limits never come here: `lent_permits.rs` counts them.
         Algorithm::Sliding | Algorithm::Concurrent => 3,
     }
 }

@@ -96,8 +96,8 @@ impl Embedded {
     }
 
     /// Releases a permit of a concurrent limit; false when there is no such permit.
-    pub fn release(&mut self, now: Timestamp, digest: Digest, slot: NonZeroU64) -> bool {
-        self.in_flight.release(now, digest, slot)
+    pub fn release(&mut self, now: Timestamp, digest: Digest, permit: NonZeroU64) -> bool {
+        self.in_flight.release(now, digest, permit)
     }
 
     /// The slower path: a key's first check, and policies with several limits.
@@ -154,7 +154,7 @@ impl Embedded {
             stats.spent = stats.spent.saturating_sub(request.cost);
         }
         match decision.slot {
-            Some(slot) => drop(self.release(now, request.digest, slot)),
+            Some(permit) => drop(self.release(now, request.digest, permit)),
             None => drop(self.refund(now, request)),
         }
     }

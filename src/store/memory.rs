@@ -11,8 +11,8 @@ use super::aside::{Aside, Form, Part, Sums};
 use super::cells::{Cells, Head};
 use super::census::{Census, Lent, Nodes, Record};
 use super::excerpt::{Excerpt, Occupied};
+use super::lent_permits::LentPermits;
 use super::silent::Silent;
-use super::slots::Slots;
 use super::turns::Secret;
 use super::view::{Standing, View};
 use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Windows};
@@ -31,7 +31,7 @@ const MAX_ID: u64 = (1 << 53) - 1;
 pub struct MemoryStore {
     cells: Cells,
     nodes: HashMap<u128, Nodes, Secret>,
-    slots: Slots,
+    permits: LentPermits,
 }
 
 /// What [`MemoryStore::spend`] did.
@@ -50,7 +50,7 @@ impl MemoryStore {
     /// should be random.
     #[must_use]
     pub fn new(max_cells: usize, secret: u128) -> Self {
-        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::default(), slots: Slots::default() }
+        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::default(), permits: LentPermits::default() }
     }
 
     /// Cells in use.
@@ -115,13 +115,13 @@ impl MemoryStore {
 
     /// Replaces all that is stored of the permits of a key of concurrent limits.
     pub fn put_occupied(&mut self, digest: Digest, occupied: Option<&Occupied>) {
-        self.slots.put(digest.0, occupied);
+        self.permits.put(digest.0, occupied);
     }
 
     /// All that is stored of the permits of a key of concurrent limits.
     #[must_use]
     pub fn occupied(&self, digest: Digest) -> Option<Occupied> {
-        self.slots.occupied(digest.0)
+        self.permits.occupied(digest.0)
     }
 
     /// Answers a call of `node` at `now`.
@@ -132,7 +132,7 @@ impl MemoryStore {
     pub fn call(&mut self, now: Timestamp, node: &str, call: &Call) -> Result<Grant, StoreError> {
         if let Op::Occupy(ask) = call.op {
             let id = (call.digest.0, call.id.min(MAX_ID));
-            return Ok(self.slots.occupy(now, node, id, call.rule.limits[0].count, &ask));
+            return Ok(self.permits.occupy(now, node, id, call.rule.limits[0].count, &ask));
         }
         let view = self.view(now, node, call);
         match call.op {
@@ -231,7 +231,7 @@ impl MemoryStore {
             view.lent.open(&mut said, ask.held.saturating_add(aside));
             let (at, lent) = (view.counters[0].at, view.lent.total());
             if let Some(silent) = &mut view.silent {
-                silent.settle(view.now, at, lent);
+                silent.note_room(view.now, at, lent);
             }
         }
         // Nodes draw ids independently, so the new epoch could equal the one that was lost. The node would then not

@@ -111,7 +111,7 @@ impl Silent {
     }
 
     /// Notes, after an acquire, whether what is charged and lent fits beside what silent nodes may hold.
-    pub(super) fn settle(&mut self, now: Timestamp, at: Timestamp, lent: u64) {
+    pub(super) fn note_room(&mut self, now: Timestamp, at: Timestamp, lent: u64) {
         let silent = self.silent();
         if self.frees && (self.over_at(now, at, lent) <= self.depth.0 || self.sums.fitted > silent) {
             self.sums.fitted = silent;

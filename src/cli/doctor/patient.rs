@@ -44,11 +44,11 @@ pub(super) struct Daemon {
 impl Patient {
     /// Asks everybody. Takes some seconds where somebody does not answer.
     pub(super) fn examine(sources: &Sources, cost: u64, nodes: Option<u64>) -> anyhow::Result<Self> {
-        let loaded = load(sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
+        let loaded = load(sources).and_then(|loaded| resolve(&loaded).map(|resolved| (loaded, resolved)));
         let mut store = None;
         let mut daemon = Daemon::default();
-        if let Ok((loaded, settled)) = &loaded {
-            if let Some(options) = &settled.store {
+        if let Ok((loaded, resolved)) = &loaded {
+            if let Some(options) = &resolved.store {
                 install_crypto();
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 store = Some(runtime.block_on(survey(options))?);
@@ -112,7 +112,7 @@ impl Patient {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), config).expect("it is ours");
         let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
-        let loaded = load(&sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
+        let loaded = load(&sources).and_then(|loaded| resolve(&loaded).map(|resolved| (loaded, resolved)));
         Self { loaded, store, daemon: Daemon::default(), cost: 1, nodes: None, units: Vec::new() }
     }
 }

@@ -65,8 +65,8 @@ fn nodes(patient: &Patient) -> Look {
 
 fn store_loss(patient: &Patient) -> Look {
     use crate::core::policy::OnStoreLoss;
-    let Ok((loaded, settled)) = &patient.loaded else { return Look::Apart };
-    if settled.store.is_none() {
+    let Ok((loaded, resolved)) = &patient.loaded else { return Look::Apart };
+    if resolved.store.is_none() {
         return Look::Apart;
     }
     let told = loaded.policies.iter().filter_map(|policy| match &policy.plan {

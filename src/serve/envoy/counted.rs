@@ -38,7 +38,7 @@ impl Counter {
         let (account, held) = &mut *inner;
         *held += bytes;
         let has_room = account.has_room(*held);
-        account.settle(*held);
+        account.note_held(*held);
         has_room
     }
 
@@ -52,7 +52,7 @@ impl Drop for Counted {
         let mut inner = self.counter.lock();
         let (account, held) = &mut *inner;
         *held -= self.bytes;
-        account.settle(*held);
+        account.note_held(*held);
     }
 }
 

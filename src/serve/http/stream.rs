@@ -98,7 +98,7 @@ pub(crate) async fn converse<S, A, F, B>(
             tracing::debug!(bytes, "an HTTP connection is closed: no memory is left for its request");
             return Poll::Ready(Ok(()));
         }
-        account.settle(bytes);
+        account.note_held(bytes);
         let Some(which) = progress.half() else {
             deadline = None;
             return Poll::Pending;

@@ -115,17 +115,17 @@ impl Session {
         let Some(policy) = self.policy(batch, name) else { return };
         let digest = batch.state.node.digests.digest(&policy.name, key);
         match connection_permits::parse(id)
-            .filter(|&slot| batch.state.node.release(batch.now, digest, slot, batch.outgoing))
+            .filter(|&permit| batch.state.node.release(batch.now, digest, permit, batch.outgoing))
         {
-            Some(slot) => {
-                self.permits.forget(slot);
+            Some(permit) => {
+                self.permits.forget(permit);
                 self.writer(batch).simple("OK");
             }
             None => self.error(batch, &format!("ERR {}", connection_permits::UNKNOWN)),
         }
     }
 
-    pub(super) fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
+    pub(super) fn refund_or_reset(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
         let Some(policy) = self.policy(batch, name) else { return };
         if ask == Ask::Refund && !policy.refunds {
             let name = &policy.name;

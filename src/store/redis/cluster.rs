@@ -36,7 +36,7 @@ const SPACING: Duration = Duration::from_millis(50);
 const TELLING: Duration = Duration::from_millis(500);
 
 /// Longest wait for connections to the servers of a new map before the map is used.
-const SETTLING: Duration = Duration::from_millis(250);
+const CONNECTING: Duration = Duration::from_millis(250);
 
 /// Servers that one reading asks, one after another.
 const ASKED: usize = 2;
@@ -178,7 +178,7 @@ impl Cluster {
         slots::parse(reply, address)
     }
 
-    /// Makes `ranges` the map, once the servers that are new in it are connected or `SETTLING` has passed.
+    /// Makes `ranges` the map, once the servers that are new in it are connected or `CONNECTING` has passed.
     async fn adopt(&self, ranges: Vec<Range>) {
         let mut masters: Vec<Arc<Master>> = Vec::new();
         let mut owners = vec![NOBODY; SLOTS];
@@ -203,7 +203,7 @@ impl Cluster {
                 master.connected().await;
             }
         };
-        let _ = timeout(SETTLING, all_connected).await;
+        let _ = timeout(CONNECTING, all_connected).await;
         self.forget_all_but(&masters);
         self.map.store(Arc::new(SlotMap { owners: owners.into(), masters, replicas }));
     }

@@ -13,7 +13,7 @@ use crate::core::time::Timestamp;
 
 /// The permits of all keys.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct LentPermits {
     keys: HashMap<u128, Key, Secret>,
 }
 
@@ -29,11 +29,11 @@ struct Key {
 #[derive(Clone, Copy, Debug)]
 struct Record {
     id: u64,
-    slots: u64,
+    permits: u64,
     at: Timestamp,
 }
 
-impl Slots {
+impl LentPermits {
     /// Answers the report `id` of `node` about a limit of `count` permits.
     pub(super) fn occupy(
         &mut self,
@@ -46,14 +46,14 @@ impl Slots {
         let key = self.keys.entry(digest).or_insert_with(|| Key { records: BTreeMap::new(), expires: now });
         key.records.retain(|name, record| record.at > now || **name == *node);
         let own = key.records.get(node).copied();
-        let others = key.records.iter().filter(|(name, record)| ***name != *node && record.slots > 0);
-        let (live, others) = others.fold((1, 0), |(live, slots), (_, record)| (live + 1, slots + record.slots));
-        let had = own.filter(|own| own.at > now).map_or(0, |own| own.slots);
-        let answer = |slots: u64, had: u64, at: Timestamp, replayed: bool, outdated: bool| {
+        let others = key.records.iter().filter(|(name, record)| ***name != *node && record.permits > 0);
+        let (live, others) = others.fold((1, 0), |(live, permits), (_, record)| (live + 1, permits + record.permits));
+        let had = own.filter(|own| own.at > now).map_or(0, |own| own.permits);
+        let answer = |permits: u64, had: u64, at: Timestamp, replayed: bool, outdated: bool| {
             let mut counters = [Counter::default(); MAX_LIMITS];
             counters[0] = Counter { used: others + had, prev: 0, at };
             Grant {
-                granted: slots,
+                granted: permits,
                 replayed,
                 outdated,
                 late: false,
@@ -79,17 +79,17 @@ impl Slots {
         let Occupy { used, need, want, lease } = *ask;
         let left = count.saturating_sub(others);
         let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
-        let slots = used.max(want.min(had)).max(want.min(left).min(used + part));
+        let permits = used.max(want.min(had)).max(want.min(left).min(used + part));
         let at = now + lease;
-        key.records.insert(node.into(), Record { id, slots, at });
+        key.records.insert(node.into(), Record { id, permits, at });
         key.expires = at;
-        answer(slots, slots, at, false, false)
+        answer(permits, permits, at, false, false)
     }
 
     /// Replaces all that is stored of a key.
     pub(super) fn put(&mut self, digest: u128, occupied: Option<&Occupied>) {
         let Some(occupied) = occupied else { return drop(self.keys.remove(&digest)) };
-        let record = |&[id, slots, at]: &[u64; 3]| Record { id, slots, at: Timestamp(at) };
+        let record = |&[id, permits, at]: &[u64; 3]| Record { id, permits, at: Timestamp(at) };
         let records = occupied.nodes.iter().map(|(node, numbers)| (node.clone(), record(numbers))).collect();
         self.keys.insert(digest, Key { records, expires: occupied.expires });
     }
@@ -97,7 +97,7 @@ impl Slots {
     /// All that is stored of a key.
     pub(super) fn occupied(&self, digest: u128) -> Option<Occupied> {
         let key = self.keys.get(&digest)?;
-        let numbers = |record: &Record| [record.id, record.slots, record.at.0];
+        let numbers = |record: &Record| [record.id, record.permits, record.at.0];
         let nodes = key.records.iter().map(|(node, record)| (node.clone(), numbers(record))).collect();
         Some(Occupied { expires: key.expires, nodes })
     }
@@ -111,13 +111,13 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
     const LEASE: Micros = Micros(10_000_000);
 
-    fn ask(slots: &mut Slots, now: Timestamp, digest: u128, id: u64) -> Grant {
-        slots.occupy(now, "a", (digest, id), 5, &Occupy { used: 1, need: 0, want: 1, lease: LEASE })
+    fn ask(permits: &mut LentPermits, now: Timestamp, digest: u128, id: u64) -> Grant {
+        permits.occupy(now, "a", (digest, id), 5, &Occupy { used: 1, need: 0, want: 1, lease: LEASE })
     }
 
     #[test]
     fn what_is_put_is_all_that_there_is() {
-        let (mut one, mut other) = (Slots::default(), Slots::default());
+        let (mut one, mut other) = (LentPermits::default(), LentPermits::default());
         ask(&mut one, NOW, 1, 7);
         let occupied = one.occupied(1);
         assert_eq!(occupied.as_ref().map(|occupied| occupied.expires), Some(NOW + LEASE));
