@@ -368,7 +368,7 @@ impl Shard {
     /// Sets the timer for when the key must be looked at in its present state, and counts it by that.
     fn set_timer(&mut self, now: Instant, index: u32) {
         let key = &mut self.table[index];
-        leased::recount_away(key, &mut self.cx);
+        key.recount(&mut self.cx);
         if let Some(at) = key.wake_by(leased::next_timeout(key, now)) {
             self.cx.set_timer(at, index);
         }

@@ -35,6 +35,9 @@ impl Micros {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
+    /// Longer than anything lasts: how long there is until what never happens.
+    pub const ENDLESS: Self = Self(u64::MAX);
+
     /// A length of whole milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {

@@ -59,7 +59,7 @@ impl LeasedKey {
     /// that reported is spent all the same, and the store would take it for free.
     pub(super) fn void_order(&mut self, call: &Call) -> Voided {
         let order = self.view.void_order(call);
-        let told = order.told.saturating_add(self.calls.told()).min(MAX_COUNT);
+        let told = order.told.saturating_add(self.calls.reported()).min(MAX_COUNT);
         if order.id == 0 { order } else { Voided { told, ..order } }
     }
 
@@ -78,7 +78,7 @@ impl LeasedKey {
     pub(super) fn voided_by_now(&mut self, order: Voided, returned: u64) -> Voided {
         let kept = self.holdings.unspent().saturating_add(returned);
         if order.id == 0 {
-            self.calls.note_told(self.view.spent(kept));
+            self.calls.note_report(self.view.spent(kept));
         }
         self.view.voided_by_now(order, kept)
     }
@@ -131,8 +131,8 @@ impl LeasedKey {
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
         let is_idle = self.line.is_empty() && !self.calls.is_acquiring() && !self.has_account_under_way();
         let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().has_account();
-        let is_settled = is_idle && !self.calls.has_doubtful() && !self.has_unreported();
-        if !is_settled || !has_account || self.view.answered().is_none() || self.is_away(now) {
+        let is_known = is_idle && !self.calls.has_doubtful() && !self.has_unreported();
+        if !is_known || !has_account || self.view.answered().is_none() || self.is_away(now) {
             return false;
         }
         // If another node spent the tokens, the store must take them back, because this node was never lent them.
@@ -220,7 +220,7 @@ impl LeasedKey {
         let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
         let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
         let believes = self.outage.entitlement().is_told().then_some(tokens);
-        if self.outage.phase().is_away() {
+        if self.outage.phase().is_outage() {
             return Some(Claim { believes, demand: 0, frees: Frees::Never, owes: 0 });
         }
         if self.view.has_account() {
@@ -416,7 +416,7 @@ impl LeasedKey {
     /// that last longer can be asked for in a few calls, as they are used. Without this bound, a flood of one second
     /// would take the tokens of ten minutes. Limits whose tokens trickle in are never taken at once.
     pub(super) fn is_flooded(&self, part: u64) -> bool {
-        let most = if on(Mutant::ChanceTakenForFlood) { Micros(u64::MAX) } else { MOMENT };
+        let most = if on(Mutant::ChanceTakenForFlood) { Micros::ENDLESS } else { MOMENT };
         let soon = Micros(refill_interval(self.view.rule()).0 / FLOOD_PART).min(most);
         self.view.is_confirmed()
             && !self.view.rule().limits.iter().any(Limit::trickles)

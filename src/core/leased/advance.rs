@@ -194,8 +194,8 @@ fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// Serves the line from its head, as far as tokens and knowledge suffice. Nobody is denied while an answer is under
 /// way that may bring tokens.
 fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let is_settled = !key.calls.is_acquiring() || key.is_away(now);
-    if !key.line.first().is_some_and(|waiter| is_settled || key.holdings.lease().usable(now) >= waiter.cost) {
+    let is_answered = !key.calls.is_acquiring() || key.is_away(now);
+    if !key.line.first().is_some_and(|waiter| is_answered || key.holdings.lease().usable(now) >= waiter.cost) {
         return;
     }
     while let Some(waiter) = key.line.first() {
@@ -422,7 +422,7 @@ fn exceeds(call: &Call, cost: u64) -> bool {
 
 /// Asks for tokens, for a check that is about to come as [`Wish::coming`] says, unless a call under way must be answered first.
 fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u64>) {
-    if on(Mutant::StaysAway) && key.outage.phase().is_away() || key.has_account_under_way() {
+    if on(Mutant::StaysAway) && key.outage.phase().is_outage() || key.has_account_under_way() {
         return;
     }
     if key.calls.has_doubtful() {
@@ -437,7 +437,7 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u
     }
     let is_unpaid = key.outage.phase().is_unpaid() && !key.forgets_loss(now);
     let is_to_repay = is_unpaid && (key.owes(now) || key.awaits_others(now) || key.outage.repaired_by(now).is_some());
-    let is_probe = key.view.rule().is_entitled() && key.outage.phase().is_away();
+    let is_probe = key.view.rule().is_entitled() && key.outage.phase().is_outage();
     let order = match is_to_repay {
         _ if is_probe => key.order(now),
         true => repayment(key, now),
@@ -465,7 +465,7 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Says that nothing need be set aside for this node.
 fn renounce(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if !key.is_entitled(now) || key.calls.is_acquiring() || key.outage.phase().is_away() {
+    if !key.is_entitled(now) || key.calls.is_acquiring() || key.outage.phase().is_outage() {
         return;
     }
     let order = key.renouncement(now);
@@ -615,8 +615,8 @@ fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.holdings.keep_unclaimed(None);
     // What an acquire under way adds to the account is not known yet.
-    let is_settled = key.line.is_empty() && !key.calls.is_acquiring();
-    let charged = if is_settled { key.charged_and_held() } else { 0 };
+    let is_idle = key.line.is_empty() && !key.calls.is_acquiring();
+    let charged = if is_idle { key.charged_and_held() } else { 0 };
     give_back(key, cx, now, charged);
 }
 

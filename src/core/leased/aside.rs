@@ -29,7 +29,7 @@ impl LeasedKey {
 
     /// A client of this node has asked for so many tokens.
     pub(super) fn note_wanted(&mut self, now: Instant, tokens: u64) {
-        if self.outage.phase().is_away() && self.view.rule().is_entitled_window() {
+        if self.outage.phase().is_outage() && self.view.rule().is_entitled_window() {
             let window = self.window_number(now);
             self.outage.bank_mut().note_wanted(window, tokens);
         }

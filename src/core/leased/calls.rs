@@ -57,7 +57,7 @@ struct Open {
     doubtful: Option<Voided>,
     /// Of a bucket, tokens that were reported as spent by returns which the store has not answered. The return that says that an acquire
     /// is void says this, too.
-    told: u64,
+    reported: u64,
     /// All other calls under way, by id.
     errands: Vec<Flight>,
     /// Calls that wait to be sent.
@@ -94,7 +94,7 @@ impl Calls {
 
     /// Frees the memory when no call is left, and the store knows the fate of all.
     fn close(&mut self) {
-        self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.told == 0 && open.awaited == 0);
+        self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.reported == 0 && open.awaited == 0);
     }
 
     fn errands(&self) -> &[Flight] {
@@ -220,23 +220,23 @@ impl Calls {
     }
 
     /// Of a bucket, tokens that were reported as spent by returns, of which nobody knows whether the store has heard.
-    pub(super) fn told(&self) -> u64 {
-        self.open.as_ref().map_or(0, |open| open.told)
+    pub(super) fn reported(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.reported)
     }
 
     /// Records that a return that is sent now reports so many.
-    pub(super) fn note_told(&mut self, tokens: u64) {
+    pub(super) fn note_report(&mut self, tokens: u64) {
         if tokens > 0 {
             let open = self.open();
-            open.told = open.told.saturating_add(tokens).min(MAX_COUNT);
+            open.reported = open.reported.saturating_add(tokens).min(MAX_COUNT);
         }
     }
 
     /// Records that the store has answered an acquire or a return, so it knows all that was reported before; but not yet, perhaps, what a
     /// return reports that is still under way.
     pub(super) fn note_accounted(&mut self) {
-        if self.told() > 0 && !self.has_return_under_way() {
-            self.open().told = 0;
+        if self.reported() > 0 && !self.has_return_under_way() {
+            self.open().reported = 0;
             self.close();
         }
     }

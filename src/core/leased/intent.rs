@@ -287,7 +287,7 @@ pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, deci
     let ahead = cx.settings.lease_ahead;
     match key.outage.phase() {
         // In each window the share begins with a call to the store, which may be back.
-        phase if phase.is_away() => {
+        phase if phase.is_outage() => {
             let spent = decision.verdict == Verdict::Allow;
             let is_lent_nothing = phase.is_restoring() || phase.is_repaid();
             let begins = decision.source == Source::Share && !is_lent_nothing && key.begins_share(now, spent);
@@ -327,7 +327,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
         let is_asked = key.demand.idle_for(now) < gcra::UNIT || held > 0;
         return if is_asked { Intent::Acquire } else { Intent::Renounce };
     }
-    let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_away() && key.is_entitled(now);
+    let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_outage() && key.is_entitled(now);
     if may_renounce && (is_left_alone || has_gone(key, now) && is_lacking(key, now)) {
         return Intent::Renounce;
     }

@@ -2,7 +2,7 @@
 
 use super::advance::advance;
 use super::key::LeasedKey;
-use super::timers::{has_to_tell, keep_until};
+use super::timers::{has_to_void, keep_until};
 use super::wish::Wish;
 use crate::core::context::Context;
 use crate::core::time::Instant;
@@ -15,7 +15,7 @@ pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: 
 
 /// Whether something would be lost by forgetting the key.
 fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
-    let is_busy = !key.is_quiet() || has_to_tell(key, now) || key.holdings.lease().held() > 0;
+    let is_busy = !key.is_quiet() || has_to_void(key, now) || key.holdings.lease().held() > 0;
     is_busy || now < keep_until(key, now) || key.is_indebted(now) || key.is_entitled(now)
 }
 
@@ -34,12 +34,5 @@ pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Ins
 pub(in crate::core) fn note_forgotten(key: &mut LeasedKey, cx: &mut Context) {
     cx.policy_stats(key.policy()).expired += key.all_held();
     cx.stats.evicted += 1;
-    cx.note_degraded(key.recount_away(false), false);
-}
-
-/// Counts the key with those whose store server is away, or no longer. Any input may end an outage, a check among them: so it is
-/// compared with what was counted, and not with what was so before one input.
-pub(in crate::core) fn recount_away(key: &mut LeasedKey, cx: &mut Context) {
-    let is_away = key.outage.phase().is_away();
-    cx.note_degraded(key.recount_away(is_away), is_away);
+    key.recount_away(cx, false);
 }

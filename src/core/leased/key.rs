@@ -16,6 +16,7 @@ use super::phase::Outage;
 use super::store_view::StoreView;
 use crate::core::answer::{self, Resolution, Standing, turned_away};
 use crate::core::call::Counter;
+use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
@@ -127,9 +128,14 @@ impl LeasedKey {
         }
     }
 
-    /// Whether it was counted among the keys whose store server is away, and is to be from now on.
-    pub(super) fn recount_away(&mut self, is_away: bool) -> bool {
-        std::mem::replace(&mut self.counted_away, is_away)
+    /// Counts the key with those whose store server is away, or no longer. Any input may end an outage, a check among them: so it is
+    /// compared with what was counted, and not with what was so before one input.
+    pub(in crate::core) fn recount(&mut self, cx: &mut Context) {
+        self.recount_away(cx, self.outage.phase().is_outage());
+    }
+
+    pub(super) fn recount_away(&mut self, cx: &mut Context, is_away: bool) {
+        cx.note_degraded(std::mem::replace(&mut self.counted_away, is_away), is_away);
     }
 
     /// Takes over another rule for the same key. What was spent stays counted in the store; what is held stays only

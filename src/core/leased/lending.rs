@@ -21,7 +21,7 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::AskOutcome;
 use crate::core::store_clock::StoreClock;
-use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::time::{Instant, Micros};
 
 /// A denial by a peer is remembered for longer than its pause by up to one part in so many, at random, so that nodes that
 /// were denied together do not ask together.
@@ -168,7 +168,7 @@ impl LeasedKey {
         let latest = self.view.clock().latest(now);
         let limits = self.view.rule().limits.iter().zip(&loan.counters);
         let mut windows =
-            limits.filter(|(limit, counter)| limit.algorithm != Algorithm::Gcra && counter.at != Timestamp(0));
+            limits.filter(|(limit, counter)| limit.algorithm != Algorithm::Gcra && !counter.is_unopened());
         let is_over = |(limit, counter): (&Limit, &Counter)| counter.rolled(limit, latest).at != counter.at;
         windows.any(is_over)
     }

@@ -64,7 +64,7 @@ mod timers;
 mod wish;
 
 pub(super) use intent::owner;
-pub(super) use keeping::{give_all_back, handle_timer, note_forgotten, part_with, recount_away};
+pub(super) use keeping::{give_all_back, handle_timer, note_forgotten, part_with};
 pub(super) use key::LeasedKey;
 pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;

@@ -47,9 +47,9 @@ const FRESH: Micros = Micros(60_000_000);
 /// Otherwise a slow store would take whole windows from their shares.
 const DOUBT_PART: u64 = 4;
 
-/// Two clocks drift apart by this fraction (200 ppm). For shares, the drift is limited to this many microseconds, however long the outage
-/// lasts: else a long one would take whole windows from them.
-const DRIFT: (u64, u64) = (5_000, 1_000);
+/// For shares, the drift of two clocks is limited to this many microseconds, however long the outage lasts: else a long one would take whole
+/// windows from them.
+const MOST_DRIFT: u64 = 1_000;
 
 /// A share of a bucket of which a part is set aside fills more slowly by this fraction: more than two clocks drift apart.
 const CLOCKS_PART: u64 = 2_048;
@@ -352,8 +352,8 @@ impl LeasedKey {
 
     /// How far the store's clock may have drifted from this node's since the last answer.
     pub(super) fn drift(&self, now: Instant) -> Micros {
-        let most = if self.view.rule().is_entitled() { u64::MAX } else { DRIFT.1 };
-        self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(most)))
+        let most = if self.view.rule().is_entitled() { u64::MAX } else { MOST_DRIFT };
+        self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT_PART).min(most)))
     }
 
     /// The answer to a check for which the store has no time. The first check of a bucket passes.
@@ -542,7 +542,7 @@ impl LeasedKey {
     /// shares may be nearly over; it is extended by as long as they need.
     pub(super) fn wait_for_peers(&mut self, now: Instant, fleet: Option<FleetView>) {
         let Some(lasts) = self.repair_lasts(now, fleet) else { return };
-        if self.outage.phase().is_away() {
+        if self.outage.phase().is_outage() {
             return self.outage.wait_until(now + lasts);
         }
         self.lose_store(now, now, now);

@@ -166,7 +166,7 @@ fn take_acquired(
         // The answer to an acquire that is no longer awaited. What it lends is held already or void, but its counters
         // may be news, unless the key was reset since.
         if grant.epoch == key.view.epoch() || grant.reset && Some(grant.now) > key.view.heard() {
-            learn(key, cx, now, call, &grant);
+            reconcile(key, cx, now, call, &grant);
         }
         return None;
     }
@@ -184,7 +184,7 @@ fn take_acquired(
 fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Granted<'_>) -> News {
     let &Granted { call, order, sent, grant } = granted;
     let is_counted_anew = key.view.epoch() != 0 && grant.epoch != key.view.epoch() && !grant.reset;
-    let lost = learn(key, cx, now, call, grant);
+    let lost = reconcile(key, cx, now, call, grant);
     debug_assert!(key.view.is_of_these_limits(call), "with its limits a key leaves the acquire that was under way");
     if grant.epoch != key.view.epoch() {
         return News::of(void_grant(key, cx, grant));
@@ -228,7 +228,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let order = &Acquire { held: kept, ..*order };
     let beyond = key.holdings.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });
     cx.policy_stats(key.policy()).expired += key.holdings.drop_some(now, beyond);
-    key.view.note_told(now, kept.saturating_sub(key.holdings.unspent()));
+    key.view.note_reported(now, kept.saturating_sub(key.holdings.unspent()));
     for (position, window) in windows.iter().enumerate().take(key.view.rule().limits.len()) {
         key.view.note_lent(position, *window, granted, order);
     }
@@ -390,7 +390,7 @@ fn take_errand(
     }
     let Some(errand) = key.calls.take(call.id) else {
         // Nobody waits for this answer, but its counters are news all the same.
-        learn(key, cx, now, call, &outcome.ok()?);
+        reconcile(key, cx, now, call, &outcome.ok()?);
         return None;
     };
     match outcome {
@@ -398,14 +398,14 @@ fn take_errand(
             if grant.outdated {
                 cx.skip_ids();
             }
-            learn(key, cx, now, call, &grant);
+            reconcile(key, cx, now, call, &grant);
             if !grant.outdated {
                 // The counters of this answer are newer than what a peer said when it denied this key's ask. In the pause that such a
                 // denial begins checks are denied from memory, which may be wrong by now.
                 key.pacing.end_pause_by_peer();
             }
             if matches!(call.op, Op::Return { .. }) && !grant.outdated {
-                key.view.note_told(now, key.view.spent(key.holdings.unspent()));
+                key.view.note_reported(now, key.view.spent(key.holdings.unspent()));
             }
             key.note_back(now, errand.sent);
             note_voided(key, now, &call.op);
@@ -450,7 +450,7 @@ fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
 
 /// Records any answer, and what it says about a loss of data in the store. Returns true when an acquire of this node
 /// has just restored what the store had lent it.
-pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> bool {
+fn reconcile(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> bool {
     let mut lost = false;
     cx.note_trip(now.since(call.sent_at));
     cx.note_clock(StoreClock::new(call.sent_at, now, grant.now));
@@ -569,7 +569,7 @@ impl LeasedKey {
     /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, its counters show too little until
     /// an acquire has restored that, and count only where they show more than is known here; and an answer that was overtaken
     /// by a later one does not count.
-    pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
+    fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.view.shows_loss(grant);
         let overtaken = self.view.has_overtaken(now, call, grant);
         self.note_clock(now, StoreClock::new(call.sent_at, now, grant.now));

@@ -32,8 +32,8 @@ pub(super) struct Outage(Option<Box<Loss>>);
 #[derive(Debug)]
 struct Loss {
     phase: Phase,
-    /// Until then peers tell the store what it has lost, while this node also waits for them to charge their shares.
-    repair: Instant,
+    /// Until then peers tell the store what it has lost, while this node also waits for them to charge their shares; `None`: they need not.
+    repair: Option<Instant>,
     /// What this node's share admitted. Kept from the first loss of the store on.
     book: Option<Box<FallbackBudget>>,
     /// What passed before the store had answered about the key at all.
@@ -73,7 +73,7 @@ pub(super) enum Phase {
 impl Phase {
     /// Whether the store must be charged for what shares admitted before it lends again.
     pub(super) fn is_unpaid(self) -> bool {
-        self.is_away() && !self.is_repaid()
+        self.is_outage() && !self.is_repaid()
     }
 
     /// Whether the store was charged for all of this node's share.
@@ -86,8 +86,9 @@ impl Phase {
         matches!(self, Self::Restoring { .. })
     }
 
-    /// Whether the key is decided without its store server.
-    pub(super) fn is_away(self) -> bool {
+    /// Whether the key is in an outage: its store server has not answered, or not been charged yet. Nobody may have used the key for so
+    /// long that this is old knowledge: `LeasedKey::is_away` says whether a check is decided by it.
+    pub(super) fn is_outage(self) -> bool {
         self != Self::Connected
     }
 
@@ -139,7 +140,7 @@ impl Outage {
     fn loss(&mut self) -> &mut Loss {
         let none = Loss {
             phase: Phase::Connected,
-            repair: Instant::default(),
+            repair: None,
             book: None,
             credit: None,
             entitlement: Entitlement::default(),
@@ -195,7 +196,7 @@ impl Outage {
     /// The store did not answer, and is asked again at `retry_at`. What was sent before `noticed` may have been answered before.
     pub(super) fn lose(&mut self, retry_at: Instant, noticed: Instant) {
         // Peers are telling the store what it has lost. It is not asked before their time is over.
-        if !self.phase().is_away() && self.0.is_some() {
+        if !self.phase().is_outage() && self.0.is_some() {
             *self.bank_mut() = Bank::default();
         }
         if !matches!(self.phase(), Phase::Restoring { until } if until > retry_at) {
@@ -205,7 +206,7 @@ impl Outage {
 
     /// Sets the phase after an answer: see `LeasedKey::phase_after`.
     pub(super) fn enter(&mut self, phase: Phase) {
-        if phase.is_away() || self.0.is_some() {
+        if phase.is_outage() || self.0.is_some() {
             self.loss().phase = phase;
             self.close();
         }
@@ -222,7 +223,7 @@ impl Outage {
             self.0.as_mut().map(|loss| &mut loss.phase)
         {
             (*retry_at, *until) = ((*retry_at).max(at), (*until).max(at));
-            self.loss().repair = at;
+            self.loss().repair = Some(at);
         }
     }
 
@@ -230,7 +231,7 @@ impl Outage {
     /// not. They may owe nothing of a window that has opened since, and the store must hear of that loss all the same before it lends.
     pub(super) fn repaired_by(&self, now: Instant) -> Option<Instant> {
         self.phase().until()?;
-        self.0.as_ref().map(|loss| loss.repair).filter(|repair| now < *repair)
+        self.0.as_ref()?.repair.filter(|repair| now < *repair)
     }
 
     /// A store that did not answer has answered another call, so it is asked again now at the latest.

@@ -79,10 +79,10 @@ enum Answered {
 
 /// What this node was lent of one window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LentOf {
+struct LentOf {
     /// `Counter::at` of the window.
-    pub(super) window: Option<StoredTime>,
-    pub(super) tokens: u64,
+    window: Option<StoredTime>,
+    tokens: u64,
 }
 
 impl LentOf {
@@ -443,12 +443,12 @@ impl StoreView {
         }
     }
 
-    /// Records that the store has been told of all that was spent of buckets, but for `untold` tokens. From then on only those
+    /// Records that all that was spent of buckets was reported to the store, but for `unreported` tokens. From then on only those
     /// are dated by this node's clock. The store dates the others by its own clock, which may have been set, so they must not make
     /// tokens that are spent next look as if they were spent later than they are.
-    pub(super) fn note_told(&mut self, now: Instant, untold: u64) {
+    pub(super) fn note_reported(&mut self, now: Instant, unreported: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
-            known.full_at = known.full_at.min(now + gcra::cost(limit, untold) + Micros(untold));
+            known.full_at = known.full_at.min(now + gcra::cost(limit, unreported) + Micros(unreported));
         }
     }
 
@@ -657,7 +657,7 @@ mod tests {
         // The answer shows a clock that was set ahead by half a second, and lends three.
         let later = now + Micros(500_000);
         view.note_clock(StoreClock::new(start, start, later));
-        view.note_told(start, 0);
+        view.note_reported(start, 0);
         view.note_counter(0, Counter { used: 3, prev: 0, at: now + Micros(1_000_000) });
         view.limits[0].lent = 3;
         assert_eq!(view.charged_of(0, 3).left(&limit, later), 2);
@@ -673,7 +673,7 @@ mod tests {
         view.note_spent(start, 6, 10);
         view.note_spent(start + Micros(1_000), 2, 4);
         view.limits[0].lent = 4;
-        view.note_told(start + Micros(2_000), 2);
+        view.note_reported(start + Micros(2_000), 2);
         assert_eq!(view.ages(start + Micros(2_000), 2)[0], Micros::ZERO);
         assert_eq!(view.ages(start + Micros(102_000), 2)[0].0 / 1_000, 99, "not later");
     }

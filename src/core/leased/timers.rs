@@ -44,8 +44,8 @@ const REMEMBERED_PERIODS: u64 = 2;
 /// more, and keys that nobody asks for again take memory.
 const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
-/// Whether the store has yet to hear of an abandoned acquire, and its return is still awaited.
-pub(super) fn has_to_tell(key: &LeasedKey, now: Instant) -> bool {
+/// Whether the store has yet to hear that an acquire was abandoned, and the key is kept until it has.
+pub(super) fn has_to_void(key: &LeasedKey, now: Instant) -> bool {
     key.calls.has_doubtful() && now < key.demand.last_check() + DOUBTFUL
 }
 
@@ -70,7 +70,7 @@ fn may_give_back(key: &LeasedKey, now: Instant) -> bool {
 /// it is looked at up to twice as often; more often, a node with many such keys would look at them longer than it decides their checks.
 fn until_look(key: &LeasedKey) -> Micros {
     let buckets = key.view.rule().limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
-    let fills = buckets.map(Limit::depth).min().unwrap_or(Micros(u64::MAX));
+    let fills = buckets.map(Limit::depth).min().unwrap_or(Micros::ENDLESS);
     let pause = refill_interval(key.view.rule()).0 / LOOKS;
     Micros(fills.0.clamp(pause / 2, pause))
 }
@@ -97,8 +97,8 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         at = at.or(key.outage.phase().retry_at().unwrap_or(now).max(now + PATIENCE));
     }
     // An acquire under way speaks for all of the account, and what else there is to do about that waits for its answer.
-    let is_settling = key.calls.is_acquiring() && key.view.is_of_buckets();
-    if key.has_unreported() && !is_settling && !on(Mutant::SpendingTimerLost) {
+    let is_renewing = key.calls.is_acquiring() && key.view.is_of_buckets();
+    if key.has_unreported() && !is_renewing && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
         if key.has_much() {
             at = at.or(now + until_look(key));
@@ -106,26 +106,26 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     if let Some(silent) = key.silent_from()
         && !key.calls.is_acquiring()
-        && !key.outage.phase().is_away()
+        && !key.outage.phase().is_outage()
     {
         let calls = key.view.clock().before(silent - SILENCE).max(now + PATIENCE);
         at = at.min(Due::at(calls).max(key.pacing.crowded_until()));
     }
     if key.holdings.lease().held() > 0 {
         let until = key.holdings.lease().until();
-        let renews = if is_settling { until } else { closes(key).max(key.pacing.crowded_until().min(until)) };
+        let renews = if is_renewing { until } else { closes(key).max(key.pacing.crowded_until().min(until)) };
         at = at.min(renews.max(Due::at(now + PATIENCE)));
         if may_give_back(key, now) {
             at = at.or(now + until_look(key));
         }
     } else if key.is_quiet() {
         // A key that is kept for another reason is looked at once a second, and not every microsecond.
-        let is_kept = key.is_indebted(now) || has_to_tell(key, now) || key.is_entitled(now);
+        let is_kept = key.is_indebted(now) || has_to_void(key, now) || key.is_entitled(now);
         let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
         at = at.or(keep_until(key, now).max(now + retry));
         if key.is_entitled(now) {
             // What is set aside for a node that no longer uses the key others lack.
-            let is_away = key.outage.phase().is_away();
+            let is_away = key.outage.phase().is_outage();
             let pause = Micros(refill_interval(key.view.rule()).0 / LOOKS);
             at = at.or(now + if is_away { pause.max(Micros::from_secs(1)) } else { pause });
         }
@@ -167,7 +167,7 @@ pub(super) fn longest_spent(key: &LeasedKey, now: Instant) -> Option<&Limit> {
     spent.map(|(limit, _)| limit).max_by_key(|limit| limit.period)
 }
 
-/// The time until the first window ends.
+/// The time until the first window ends; endless where no limit has windows.
 pub(super) fn remaining(key: &LeasedKey, now: Instant) -> Micros {
     let latest = key.view.clock().latest(now);
     let windows = key.view.limits().filter_map(|(limit, counter)| match limit.algorithm {
@@ -176,5 +176,5 @@ pub(super) fn remaining(key: &LeasedKey, now: Instant) -> Micros {
         Algorithm::Fixed | Algorithm::FixedFromFirst => Some(counter.at.since(latest)),
     });
     // A window that has ended or is unknown counts with its whole length.
-    windows.filter(|left| *left > Micros::ZERO).min().unwrap_or(Micros(u64::MAX))
+    windows.filter(|left| *left > Micros::ZERO).min().unwrap_or(Micros::ENDLESS)
 }
