@@ -388,7 +388,7 @@ fn a_node_that_is_alone_with_a_bucket_asks_for_what_comes_soon() {
 }
 
 /// How often the shard wants to be woken within a second and a half, while it holds tokens of a bucket of which nobody has spent much. Its
-/// account is closing by the end of that, and the store has yet to answer the call that renews it.
+/// account, which lasts for ten seconds at least, does not close by then.
 fn looks_at_a_bucket() -> usize {
     let mut bench = Bench::new("1000/60s");
     bench.hold(10);
@@ -407,7 +407,7 @@ fn looks_at_a_bucket() -> usize {
 #[test]
 fn a_bucket_of_which_much_is_left_is_left_alone_until_its_account_closes() {
     let looks = looks_at_a_bucket();
-    assert!(looks <= 6, "{looks} looks, of which one renews");
+    assert!(looks <= 6, "{looks} looks");
 }
 
 /// Most tokens of `1000/60s fixed` that a node asks for in one call, which is lent whatever it asks for and could spend
