@@ -23,12 +23,12 @@ pub(super) struct Waiter {
     /// Asks of peers that were made for it.
     pub(super) asks: u8,
     /// What a peer says of its ask; `None`: it is a client's check.
-    pub(super) peer: Option<PeerAsks>,
+    pub(super) peer: Option<WaitingPeer>,
 }
 
-/// What a peer says of its ask beside what it wants.
+/// A peer that waits for the answer to its ask: what it says of that beside what it wants.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PeerAsks {
+pub(super) struct WaitingPeer {
     /// The fewest tokens that are of any use to it.
     pub(super) least: NonZeroU64,
     /// Until then it waits for the answer. Its place in the line is that of a check that came when it did, so its turn may come

@@ -38,13 +38,13 @@ pub struct Lending {
 
 #[derive(Debug, Default)]
 struct Open {
-    asks: HashMap<u64, Awaited>,
+    asks: HashMap<u64, AwaitedAsk>,
     durations: Durations,
 }
 
 /// An ask whose answer is awaited.
 #[derive(Debug)]
-struct Awaited {
+struct AwaitedAsk {
     peer: PeerId,
     digest: Digest,
     terms: Terms,
@@ -52,7 +52,7 @@ struct Awaited {
     until: Instant,
 }
 
-impl Awaited {
+impl AwaitedAsk {
     fn is_late(&self, now: Instant) -> bool {
         self.until <= now
     }
@@ -110,7 +110,7 @@ impl Lending {
         let peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned();
         let now = self.clock.now();
         let is_sent = peer.zip(frame).is_some_and(|(peer, frame)| {
-            let awaited = Awaited {
+            let awaited = AwaitedAsk {
                 peer: peer.clone(),
                 digest: ask.digest,
                 terms: ask.terms,
@@ -130,7 +130,7 @@ impl Lending {
         }
     }
 
-    fn await_answer(&self, now: Instant, id: u64, awaited: Awaited) -> bool {
+    fn await_answer(&self, now: Instant, id: u64, awaited: AwaitedAsk) -> bool {
         let mut open = self.open();
         if open.asks.len() >= MOST_OPEN {
             self.drop_late(&mut open, now);

@@ -15,7 +15,7 @@ use super::outcomes::{pay_credit, pay_debt, probe_pause};
 use super::wish::Wish;
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
 use crate::core::call::Counter;
-use crate::core::calls::{PeerAsks, Waiter};
+use crate::core::calls::{Waiter, WaitingPeer};
 use crate::core::context::Context;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
@@ -32,7 +32,7 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
     let Some(least) = NonZeroU64::new(terms.least.min(terms.want)) else {
         return AskOutcome::Answered(Err(Refusal::Busy));
     };
-    let peer = PeerAsks { least, until: now + terms.patience, aside: terms.aside };
+    let peer = WaitingPeer { least, until: now + terms.patience, aside: terms.aside };
     if let Some(refusal) = refuses(key, cx, now, terms) {
         let lends = refusal == Refusal::NoStore && terms.aside;
         let loan = if lends { lend_aside(key, cx, now, terms.want, least.get()) } else { None };

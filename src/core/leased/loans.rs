@@ -3,7 +3,7 @@
 use super::key::LeasedKey;
 use crate::core::ask::{Answer, Loan, Refusal};
 use crate::core::call::Counter;
-use crate::core::calls::PeerAsks;
+use crate::core::calls::WaitingPeer;
 use crate::core::context::Context;
 use crate::core::decision::{Source, Verdict};
 use crate::core::limit::MAX_LIMITS;
@@ -29,7 +29,7 @@ pub(super) fn lend(
     cx: &mut Context,
     now: Instant,
     want: u64,
-    peer: PeerAsks,
+    peer: WaitingPeer,
     answers: u8,
 ) -> Option<Answer> {
     key.end_waits(now);

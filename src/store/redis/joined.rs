@@ -101,7 +101,7 @@ impl Joined {
 }
 
 /// The answer to several calls.
-pub(super) enum Told {
+pub(super) enum Answers {
     /// To each of them, in order.
     Each(Vec<u8>),
     /// The same, where at least one of them had an error.
@@ -110,7 +110,7 @@ pub(super) enum Told {
     All(Value),
 }
 
-impl Told {
+impl Answers {
     /// What a reply says to `count` calls.
     pub(super) fn read(reply: Reply<'_>, count: usize) -> Self {
         match reply.into_value() {
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn each_is_told_what_its_key_is_told() {
         let numbers = |first: u8| [vec![first, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0].repeat(6)].concat();
-        let seen = |told: &Told| {
+        let seen = |told: &Answers| {
             [0, 1].map(|place| {
                 told.with(2, place, |reply| match reply {
                     Reply::Integers(integers) => format!("{} {}", integers[0], integers[6]),
@@ -244,17 +244,17 @@ mod tests {
             })
         };
         let (one, other) = (numbers(3), numbers(4));
-        let told = Told::read(Reply::Value(Value::BulkString([&one[..], &other].concat())), 2);
+        let told = Answers::read(Reply::Value(Value::BulkString([&one[..], &other].concat())), 2);
         assert_eq!((seen(&told), told.is_error_of_all()), (["3 257", "4 257"].map(str::to_owned), false));
         let error = redis::parse_redis_value(b"-ERR it fails\r\n").expect("a reply");
-        let told = Told::read(Reply::Value(Value::Array(vec![error.clone(), Value::BulkString(other.clone())])), 2);
+        let told = Answers::read(Reply::Value(Value::Array(vec![error.clone(), Value::BulkString(other.clone())])), 2);
         assert_eq!((seen(&told)[1].as_str(), told.is_error_of_all()), ("4 257", false));
         assert!(seen(&told)[0].contains("fails"));
-        let told = Told::read(Reply::Value(error), 2);
+        let told = Answers::read(Reply::Value(error), 2);
         assert!(told.is_error_of_all() && seen(&told).iter().all(|said| said.contains("fails")));
         // Cut short, of too few, and nothing of ours: none is taken for another's.
         for strange in [Value::BulkString(one), Value::Array(vec![Value::Nil]), Value::Nil, Value::BulkString(vec![])] {
-            let told = Told::read(Reply::Value(strange.clone()), 2);
+            let told = Answers::read(Reply::Value(strange.clone()), 2);
             assert_eq!(seen(&told), [format!("{strange:?}"), format!("{strange:?}")]);
         }
     }

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::frame::{self, Frame, Reply};
 use super::heart::{ConnectionLost, Heart, Way};
-use super::joined::{Joined, Told};
+use super::joined::{Answers, Joined};
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
@@ -363,7 +363,7 @@ fn deliver(awaited: &mut VecDeque<Awaited>, joins: &AtomicBool, now: Instant, re
         Awaited::Together(count) => {
             let count = *count;
             awaited.pop_front();
-            let told = Told::read(reply, count);
+            let told = Answers::read(reply, count);
             if told.is_error_of_all() {
                 // The server may know the script no more, and learns it from no single call: they leave one by one.
                 joins.store(false, Relaxed);
