@@ -175,7 +175,7 @@ impl ConnectionPool {
                 loser.connection.close(Closing::Duplicate.code(), b"there is another connection");
             });
         }
-        self.runtime.spawn(link.clone().settle());
+        self.runtime.spawn(link.clone().outlast_dials());
         let asks = (self.owning != Owning::Never).then(|| self.exchange.clone());
         let answerers = Answerers { asks, looks: self.looks.clone() };
         self.runtime.spawn(answer(link.clone(), answerers, self.counters.clone()));

@@ -75,7 +75,7 @@ pub(crate) struct Link {
     pub(crate) look_turn: Arc<Semaphore>,
     /// A dial that crossed this connection has ended by now. If the peer connects again from here on, it has lost
     /// this connection.
-    settled: AtomicBool,
+    uncrossed: AtomicBool,
     /// The same two nodes have connected again since.
     superseded: AtomicBool,
     /// When this connection began, and the milliseconds from then to the last frame that came since the last call of
@@ -86,7 +86,7 @@ pub(crate) struct Link {
 
 /// Why an exchange of hellos has failed.
 #[derive(Debug)]
-pub(crate) enum GreetingError {
+pub(crate) enum HelloError {
     /// The connection ended, or no hello came in time.
     Silent(String),
     /// The first frame was no hello.
@@ -95,7 +95,7 @@ pub(crate) enum GreetingError {
     FalseName(Arc<str>),
 }
 
-impl fmt::Display for GreetingError {
+impl fmt::Display for HelloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Silent(why) => write!(f, "no hello: {why}"),
@@ -117,19 +117,19 @@ impl Link {
         dialled: Option<SocketAddr>,
         fleet: &str,
         us: &Hello,
-    ) -> Result<Self, GreetingError> {
+    ) -> Result<Self, HelloError> {
         let heard = match timeout(GREETING, exchange(&connection, us)).await {
             Ok(heard) => heard,
-            Err(_) => Err(GreetingError::Silent("it took too long".into())),
+            Err(_) => Err(HelloError::Silent("it took too long".into())),
         };
         let heard = heard.and_then(|hello| match chain(&connection).and_then(|chain| chain.into_iter().next()) {
             Some(own) if holds_name(&own, &node_name(fleet, &hello.id.name)) => Ok(hello),
-            _ => Err(GreetingError::FalseName(hello.id.name)),
+            _ => Err(HelloError::FalseName(hello.id.name)),
         });
         match heard {
             Ok(Hello { id, address, shows }) => {
                 let [gossip_slots, usage_slots] = [SLOTS.0, SLOTS.1].map(|slots| Arc::new(Semaphore::new(slots)));
-                let [settled, superseded] = [false; 2].map(AtomicBool::new);
+                let [uncrossed, superseded] = [false; 2].map(AtomicBool::new);
                 let (began, spoken) = (clock::timers(), AtomicU64::new(u64::MAX));
                 Ok(Self {
                     connection,
@@ -140,7 +140,7 @@ impl Link {
                     usage_slots,
                     shows,
                     look_turn: Arc::new(Semaphore::new(1)),
-                    settled,
+                    uncrossed,
                     superseded,
                     began,
                     spoken,
@@ -165,16 +165,16 @@ impl Link {
     }
 
     /// Waits until a dial that crossed this connection must have ended.
-    pub(crate) async fn settle(self: Arc<Self>) {
+    pub(crate) async fn outlast_dials(self: Arc<Self>) {
         sleep(CROSSING).await;
-        self.settled.store(true, Ordering::Relaxed);
+        self.uncrossed.store(true, Ordering::Relaxed);
     }
 
     /// Records that the same peer has connected again. A node does not dial a peer that it is connected to. So if
-    /// this connection has settled, the peer has lost it, and it only looks alive on this side, as it does after a
-    /// cut of one direction.
+    /// no dial crosses this connection any more, the peer has lost it, and it only looks alive on this side, as it does
+    /// after a cut of one direction.
     pub(crate) fn supersede(&self) {
-        self.superseded.fetch_or(self.settled.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.superseded.fetch_or(self.uncrossed.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     pub(crate) fn is_superseded(&self) -> bool {
@@ -236,14 +236,14 @@ impl Link {
     }
 }
 
-async fn exchange(connection: &Connection, us: &Hello) -> Result<Hello, GreetingError> {
-    let silent = |error: &dyn fmt::Display| GreetingError::Silent(error.to_string());
+async fn exchange(connection: &Connection, us: &Hello) -> Result<Hello, HelloError> {
+    let silent = |error: &dyn fmt::Display| HelloError::Silent(error.to_string());
     let mut stream = connection.open_uni().await.map_err(|error| silent(&error))?;
     stream.write_all(&us.encode()).await.map_err(|error| silent(&error))?;
     stream.finish().map_err(|error| silent(&error))?;
     let mut stream = connection.accept_uni().await.map_err(|error| silent(&error))?;
     let bytes = stream.read_to_end(MAX_HELLO).await.map_err(|error| silent(&error))?;
-    Hello::decode(&bytes).ok_or(GreetingError::Malformed)
+    Hello::decode(&bytes).ok_or(HelloError::Malformed)
 }
 
 fn chain(connection: &Connection) -> Option<Vec<CertificateDer<'static>>> {

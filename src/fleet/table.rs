@@ -2,7 +2,7 @@
 //!
 //! Usually there is one connection per pair of nodes. Two nodes that dial each other at the same moment have two for
 //! a second; then the one that the node with the lower name has dialled wins, on both sides. A connection that comes
-//! after they have settled wins over all earlier ones, because its peer no longer knows those. Knows no IO.
+//! after that wins over all earlier ones, because its peer no longer knows those. Knows no IO.
 //! that were there before, as its peer knows of none of them. Knows no IO.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
