@@ -309,7 +309,7 @@ impl Shard {
         self.drain_others(now, most, into);
     }
 
-    /// The same, only of keys that the store has lost. Where a node has several shards, these keys of all shards come before any others.
+    /// The same of keys that the store has lost alone. Where a node has several shards, all of them come before what else there is.
     pub fn drain_losses(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         self.drain_rank(now, Rank::Lost, most, into);
     }
