@@ -154,7 +154,7 @@ async fn measure(ether: &Ether, fleets: &[Fleet], tells: bool) -> Rates {
     let (frames_before, bytes_before, begun) = (frames(), ether.bytes(), ether.now());
     let (peers, tick) = (fleets.len() as u64 - 1, Micros(TICK.as_micros() as u64));
     let most = digest::most_entries(peers, tick);
-    let every = digest::apart(peers, most).0.div_ceil(tick.0);
+    let every = digest::apart(peers, peers * most as u64).0.div_ceil(tick.0);
     for round in 0..u64::from(ROUNDS) {
         for fleet in fleets.iter().filter(|_| tells && round.is_multiple_of(every)) {
             let usage: Vec<_> = (0..most as u64).map(|entry| used(round * most as u64 + entry)).collect();

@@ -162,7 +162,8 @@ fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
     bench.settle_window(Micros(600_000));
     let mut told = Vec::new();
     bench.shard.drain_usage(bench.now, usize::MAX, &mut told);
-    let of_next: Vec<_> = told.iter().filter(|usage| usage.window > window(&bench, &before[0])).collect();
+    let of_next: Vec<_> =
+        told.iter().map(|report| report.usage).filter(|usage| usage.window > window(&bench, &before[0])).collect();
     assert!(of_next.iter().all(|usage| usage.count.admitted == 0), "{of_next:?}");
 }
 

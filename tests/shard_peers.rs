@@ -16,7 +16,7 @@ use rationd::core::owners::{Candidate, KeyOwner, OwnerName, name_hash};
 use rationd::core::policy::Rule;
 use rationd::core::shard::{AskOutcome, Request};
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::PeerIndex;
+use rationd::core::usage::{Count, PeerIndex, Report, Usage};
 
 use support::bench::{Bench, SECOND};
 
@@ -451,5 +451,86 @@ fn a_peer_does_not_wait_for_a_window_that_begins_when_it_has_gone() {
         bench.advance(Micros(20_000 - before));
         assert_eq!(asked(&mut bench, key, 1), None, "nothing of this window is here");
         assert_eq!(bench.try_acquire().is_some(), asks, "{before}");
+    }
+}
+
+/// What the bench's node reports of a key now: how much it has admitted, and the peers that have to hear it; `None`: all of them.
+fn reports(bench: &mut Bench, key: u8) -> Vec<(u64, Option<Vec<u32>>)> {
+    let mut reports = Vec::new();
+    bench.shard.drain_usage(bench.now, usize::MAX, &mut reports);
+    assert!(reports.iter().all(|report| report.usage.digest == Digest::of("test", &[key])));
+    let hearers = |report: &Report| report.to.as_ref().map(|to| to.iter().map(|peer| peer.0).collect());
+    reports.iter().map(|report| (report.usage.count.admitted, hearers(report))).collect()
+}
+
+/// A peer reports what it has admitted of a key in the window at hand.
+fn hear(bench: &mut Bench, peer: u32, key: u8, epoch: u64) {
+    let period = bench.rule.limits[0].period;
+    let window = Timestamp((bench.store_time().0 / period.0 + 1) * period.0);
+    let count = Count { admitted: 9, refunded: 0 };
+    let usage = Usage { digest: Digest::of("test", &[key]), limit: 0, window, count, epoch };
+    bench.shard.handle_usage(bench.now, PeerIndex(peer), &usage);
+    bench.advance(Micros::ZERO);
+}
+
+/// Those that use the key ask its owner, whose answers say what is left: of 20 nodes two have to hear of it, and who leases it as well.
+#[test]
+fn an_owner_that_leases_for_all_reports_to_those_that_lease_the_key_and_who_would_own_it() {
+    let mut bench = bench_of(20, "100/10s fixed");
+    let key = owned(&bench, |owner| owner == KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 20);
+    let told = reports(&mut bench, key);
+    let [(1, Some(two))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(two.len(), 2);
+    let other = (1..20).find(|peer| !two.contains(peer)).expect("there are more");
+    hear(&mut bench, other, key, 0);
+    assert_eq!(bench.check_key(key, 18), Some(Verdict::Allow));
+    bench.advance(Micros(1_700_000));
+    let mut three = [&two[..], &[other]].concat();
+    three.sort_unstable();
+    assert_eq!(reports(&mut bench, key), [(19, Some(three))]);
+    assert_eq!(bench.check_key(key, 1), Some(Verdict::Allow));
+    bench.shard.handle_drain(bench.now);
+    assert_eq!(reports(&mut bench, key), [(20, None)], "what a node that leaves has admitted all have to hear");
+}
+
+#[test]
+fn a_loss_of_the_store_an_owner_reports_to_all() {
+    let mut bench = bench_of(20, "100/10s fixed");
+    let key = owned(&bench, |owner| owner == KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 20);
+    assert!(matches!(&reports(&mut bench, key)[..], [(1, Some(_))]));
+    assert_eq!(bench.check_key(key, 19), Some(Verdict::Allow));
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (6, 24);
+    bench.grant(&call, 0);
+    assert_eq!(reports(&mut bench, key), [(20, None)]);
+}
+
+/// Before a node knew its fleet it leased a few tokens of a key. From now on it asks the owner, which reckons with those. Of a key that is hot here
+/// it leases more, and everybody hears of that.
+#[test]
+fn what_was_leased_before_the_owner_was_known_its_owner_hears_and_who_would_own_it_next() {
+    for (checks, hearers) in [(1, Some(2)), (30, None)] {
+        let mut bench = bench_of(20, "100/10s fixed");
+        let key = owned(&bench, |owner| owner != KeyOwner::This);
+        let Some(KeyOwner::Peer(owner)) = owner(&bench, key) else { panic!("a peer owns it") };
+        bench.shard.handle_owners(name("own"), &[]);
+        bench.used = 30;
+        for _ in 0..checks {
+            bench.check_key(key, 1);
+            bench.calls().into_iter().for_each(|call| bench.grant(&call, 2));
+            bench.advance(Micros(10_000));
+        }
+        join(&mut bench, 20);
+        let told = reports(&mut bench, key);
+        let (_, to) = told.first().expect("there is something to report");
+        assert_eq!(to.as_ref().map(Vec::len), hearers, "{told:?}");
+        assert!(to.as_ref().is_none_or(|to| to.contains(&owner.0)), "{told:?}");
     }
 }

@@ -8,7 +8,7 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::time::{Micros, Timestamp};
-use rationd::core::usage::{Count, PeerIndex, Usage};
+use rationd::core::usage::{Count, PeerIndex, Report, Usage};
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn hear_of(bench: &mut Bench, admitted: u64) {
 fn told(bench: &mut Bench) -> Vec<(Timestamp, u64, u64)> {
     let mut usage = Vec::new();
     bench.shard.drain_usage(bench.now, usize::MAX, &mut usage);
-    usage.iter().map(|usage| (usage.window, usage.count.admitted, usage.count.refunded)).collect()
+    usage.iter().map(|Report { usage, .. }| (usage.window, usage.count.admitted, usage.count.refunded)).collect()
 }
 
 /// A peer tells what it admitted in the window at hand.
@@ -285,7 +285,7 @@ fn hear_of_a_loss(bench: &mut Bench, admitted: u64, epoch: u64) {
 fn losses(bench: &mut Bench) -> Vec<u64> {
     let mut usage = Vec::new();
     bench.shard.drain_usage(bench.now, usize::MAX, &mut usage);
-    usage.iter().map(|usage| usage.epoch).collect()
+    usage.iter().map(|report| report.usage.epoch).collect()
 }
 
 #[test]
@@ -332,8 +332,8 @@ fn what_the_store_has_lost_is_told_before_keys_that_have_waited_longer() {
     let mut usage = Vec::new();
     bench.shard.drain_losses(bench.now, 4, &mut usage);
     let of_key_0 =
-        |usage: &[Usage]| usage.iter().map(|usage| usage.digest == Digest::of("test", &[0])).collect::<Vec<_>>();
-    assert_eq!((of_key_0(&usage), usage[0].epoch), (vec![true], 6));
+        |told: &[Report]| told.iter().map(|told| told.usage.digest == Digest::of("test", &[0])).collect::<Vec<_>>();
+    assert_eq!((of_key_0(&usage), usage[0].usage.epoch), (vec![true], 6));
     assert!(bench.refund(1));
     usage.clear();
     bench.shard.drain_usage(bench.now, 4, &mut usage);

@@ -15,7 +15,7 @@ use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName};
 use rationd::core::shard::{AskOutcome, Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
-use rationd::core::usage::{PeerIndex, Usage};
+use rationd::core::usage::{PeerIndex, Report, Usage};
 
 use crate::observe::Balance;
 
@@ -103,7 +103,7 @@ pub trait Limiter {
     fn handle_usage(&mut self, _now: Instant, _origin: PeerIndex, _usage: &Usage) {}
 
     /// Appends what peers should hear now, up to about so many things.
-    fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Usage>) {}
+    fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Report>) {}
 
     /// These peers may own keys from now on, beside this node of that name.
     fn handle_owners(&mut self, _own: OwnerName, _candidates: &[Candidate]) {}
@@ -228,7 +228,7 @@ impl Limiter for Shard {
         Self::handle_usage(self, now, origin, usage);
     }
 
-    fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Report>) {
         Self::drain_usage(self, now, most, into);
     }
 

@@ -160,7 +160,7 @@ const ENTITLED_SCRIPTS: [&str; 11] = [
 const LENT_ASIDE: [Mutant; 2] = [Mutant::LentAsideNotCounted, Mutant::LendsAfterAcquire];
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 24] = [
+const LENDING: [Mutant; 25] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -182,6 +182,7 @@ const LENDING: [Mutant; 24] = [
     Mutant::LargeFleetTriesAsOften,
     Mutant::ShareBesideLoans,
     Mutant::LendersInARow,
+    Mutant::OwnerTellsAll,
     Mutant::LateForgotten,
     Mutant::LoanOfAnotherWindow,
     Mutant::WaitsForPeersAlone,

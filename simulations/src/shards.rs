@@ -15,7 +15,7 @@ use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName};
 use rationd::core::shard::{AskOutcome, Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::Instant;
-use rationd::core::usage::{PeerIndex, Usage};
+use rationd::core::usage::{PeerIndex, Report, Usage};
 
 use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
@@ -185,7 +185,7 @@ impl Limiter for Shards {
         self.of(usage.digest).handle_usage(now, origin, usage);
     }
 
-    fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Report>) {
         let count = self.shards.len();
         let first = self.round % count;
         self.round += 1;

@@ -235,6 +235,8 @@ mutants! {
         "In a fleet of many nodes for each owner a node tries owners as often as in a small one: asking.";
     ShareBesideLoans, "share-beside-loans":
         "A share has all of a window in which peers have lent: asking, over.";
+    OwnerTellsAll, "owner-tells-all":
+        "An owner that leases a key for all reports to all of them what it has admitted: expected.";
     LendersInARow, "lenders-in-a-row":
         "For peers that wait for a key a node asks other peers: asking.";
     UnansweredAcquireForgotten, "unanswered-acquire-forgotten":

@@ -215,6 +215,14 @@ impl Owners {
         is_other.then_some(best.peer)
     }
 
+    /// The two peers that come first for a key, among those that are not left out: its owner and who would own it next, or those that
+    /// would after this node.
+    pub(super) fn first_two(&self, now: Instant, key: Digest, rule: &Rule) -> impl Iterator<Item = PeerIndex> {
+        let first = self.best(now, key, rule, |_| true).map(|best| best.peer);
+        let second = self.best(now, key, rule, |peer| Some(peer.candidate.peer) != first).map(|best| best.peer);
+        first.into_iter().chain(second)
+    }
+
     /// The peer that a check waits for while this node cannot ask the store for its key: the owner, or whoever comes next. A check
     /// would wait in vain for a peer that cannot reach the store, either, so those that have said so are left to `trial`.
     ///

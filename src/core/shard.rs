@@ -26,7 +26,7 @@ use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::talkers::Rank;
 use super::time::{Instant, Timestamp};
-use super::usage::{PeerIndex, Usage};
+use super::usage::{self, PeerIndex, Report, Usage};
 
 /// Keys that are looked at, at most, for one that may be forgotten. More keep a check longer in a shard whose keys are all in use; with
 /// fewer, it is turned away though another key could go.
@@ -303,32 +303,38 @@ impl Shard {
     }
 
     /// Appends reports for peers: windows that changed by a step since their last report, and windows that are over;
-    /// or everything that changed, when the node is leaving; the most urgent first. Stops after about `most` entries.
-    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    /// or everything that changed, when the node is leaving; the most urgent first. Stops once they are as many entries as
+    /// `most` reports to all peers are.
+    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Report>) {
         self.drain_losses(now, most, into);
         self.drain_others(now, most, into);
     }
 
     /// The same of keys that the store has lost alone. Where a node has several shards, all of them come before what else there is.
-    pub fn drain_losses(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    pub fn drain_losses(&mut self, now: Instant, most: usize, into: &mut Vec<Report>) {
         self.drain_rank(now, Rank::Lost, most, into);
     }
 
     /// The same of all other keys.
-    pub fn drain_others(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    pub fn drain_others(&mut self, now: Instant, most: usize, into: &mut Vec<Report>) {
         self.drain_rank(now, Rank::Used, most, into);
     }
 
-    fn drain_rank(&mut self, now: Instant, rank: Rank, most: usize, into: &mut Vec<Usage>) {
-        let (Some(fleet), leaving) = (self.cx.fleet, self.cx.draining) else { return };
+    fn drain_rank(&mut self, now: Instant, rank: Rank, most: usize, into: &mut Vec<Report>) {
+        let Some(fleet) = self.cx.fleet else { return };
+        let peers = u64::from(fleet.live.saturating_sub(1).max(1));
+        let most = (most as u64).saturating_mul(peers);
+        let mut told = usage::entries(into, peers);
         for index in self.cx.talkers.turn(rank) {
-            if into.len() >= most {
+            if told >= most {
                 break;
             }
             self.cx.talkers.note_turn(rank, index);
-            if !self.table[index].tell(now, fleet, leaving, into) {
+            let before = into.len();
+            if !leased::tell(&mut self.table[index], &self.cx, now, fleet, into) {
                 self.cx.talkers.remove(index);
             }
+            told = told.saturating_add(usage::entries(&into[before..], peers));
         }
     }
 

@@ -5,7 +5,8 @@
 //! admitted. Granted tokens are never merged, because returned ones would make their number shrink. Knows no clock,
 //! no names of peers and no wire format. Stored by a key (`leased/peers.rs`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::key::Digest;
 use super::limit::Limit;
@@ -73,6 +74,35 @@ pub struct Usage {
     pub count: Count,
     /// 0, or the epoch that the store began after it had lost the data of the window.
     pub epoch: u64,
+}
+
+/// What a node reports in a round of gossip about one limit of one key, and to whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What it reports.
+    pub usage: Usage,
+    /// The peers that have to know; `None`: all.
+    pub to: Option<Arc<[PeerIndex]>>,
+}
+
+/// How many entries these reports are in the frames to `peers` peers together.
+#[must_use]
+pub fn entries(reports: &[Report], peers: u64) -> u64 {
+    let of = |report: &Report| report.to.as_ref().map_or(peers, |to| to.len() as u64);
+    reports.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// What all peers are told, and what some are told beside it.
+#[must_use]
+pub fn by_hearer(reports: &[Report]) -> (Vec<Usage>, BTreeMap<PeerIndex, Vec<Usage>>) {
+    let (mut all, mut some) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+    for Report { usage, to } in reports {
+        match to {
+            None => all.push(*usage),
+            Some(to) => to.iter().for_each(|peer| some.entry(*peer).or_default().push(*usage)),
+        }
+    }
+    (all, some)
 }
 
 /// What a peer has reported of a window.
@@ -234,6 +264,11 @@ impl History {
         if let Some(window) = self.enter(at) {
             window.merge(origin, count, is_over);
         }
+    }
+
+    /// Adds the peers that have reported on a window that is remembered.
+    pub(super) fn add_origins(&self, into: &mut BTreeSet<PeerIndex>) {
+        into.extend(self.windows.iter().flat_map(|window| &window.peers).map(|heard| heard.origin));
     }
 
     /// Forgets the windows that are later than that.

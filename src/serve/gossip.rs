@@ -1,8 +1,8 @@
 //! Rounds of gossip: sends what the shards report to all peers, gives peers' reports to the shards, and turns the
 //! list of live nodes into the view from which shares are computed.
 //!
-//! It is one task on the runtime of its fleet. Every node sends its changes to every other node, within a bound of bytes;
-//! what does not fit is sent in a later round. While there is nothing to send, rounds cease until a shard has news or the
+//! It is one task on the runtime of its fleet. A node sends its changes to the nodes that have to know them, mostly all, within a
+//! bound of bytes; what does not fit is sent in a later round. While there is nothing to send, rounds cease until a shard has news or the
 //! next sign of life is due. Knows frames by their codec and peers by their names. Decides nothing about keys.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ use crate::clock;
 use crate::core::fleet::{FleetTracker, FleetView};
 use crate::core::owners::{Candidate, OwnerName, name_hash};
 use crate::core::time::{Instant, Micros};
-use crate::core::usage::PeerIndex;
+use crate::core::usage::{self, PeerIndex};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, Owning, PeerId};
 use crate::wire::digest;
 
@@ -47,6 +47,8 @@ struct State {
     members: Option<Arc<Members>>,
     /// Peers that the fleet tracker knows, and whether they announced that they leave.
     known: BTreeMap<PeerId, bool>,
+    /// Them by their numbers.
+    ids: HashMap<PeerIndex, PeerId>,
     view: Option<FleetView>,
     /// When the last report was sent.
     told: Instant,
@@ -173,38 +175,45 @@ impl FleetGossip {
         self.fleet.leave().await;
     }
 
-    /// Reports what has changed, or if nothing did, and nothing was reported for that long, that this node lives. Returns
-    /// whether something has changed.
+    /// Reports what has changed to the peers that have to know, and to all of them that this node lives, if they were told nothing for
+    /// that long. Returns whether something has changed.
     fn report(&self, node: &Node, now: Instant, most: usize, silence: Micros) -> bool {
-        let mut usage = Vec::new();
-        node.drain_usage(now, most, &mut usage);
-        let apart = digest::apart(self.peers(), usage.len());
+        let mut reports = Vec::new();
+        node.drain_usage(now, most, &mut reports);
+        let peers = self.peers();
+        let (all, some) = usage::by_hearer(&reports);
         let mut state = self.lock();
-        if usage.is_empty() && now.since(state.told) < silence {
-            return false;
+        let is_for_all = !all.is_empty() || now.since(state.told) >= silence;
+        if is_for_all {
+            state.told = now;
         }
-        state.told = now;
-        if !usage.is_empty() {
+        if !reports.is_empty() {
+            let frames = if all.is_empty() { 0 } else { peers } + some.len() as u64;
+            let apart = digest::apart(frames, usage::entries(&reports, peers));
             state.may_tell = now + if apart > micros(self.tick) { apart } else { Micros::ZERO };
         }
+        let some: Vec<_> =
+            some.iter().filter_map(|(peer, usage)| Some((state.ids.get(peer)?.clone(), usage))).collect();
         drop(state);
-        for frame in digest::encode(&usage) {
-            self.fleet.broadcast(Bytes::from(frame));
+        if is_for_all {
+            digest::encode(&all).into_iter().for_each(|frame| _ = self.fleet.broadcast(Bytes::from(frame)));
         }
-        !usage.is_empty()
+        for (peer, usage) in some {
+            digest::encode(usage).into_iter().for_each(|frame| _ = self.fleet.send(&peer, Bytes::from(frame)));
+        }
+        !reports.is_empty()
     }
 
     fn on_members(&self, node: &Node, members: &Arc<Members>) {
         let now = node.clock.now();
         let mut state = self.lock();
-        let State { roster, known, .. } = &mut *state;
+        let State { roster, known, ids, .. } = &mut *state;
         let own = self.fleet.own();
         let others = members.iter().filter(|member| member.id != *own);
         let live: BTreeMap<PeerId, bool> =
             others.map(|member| (member.id.clone(), member.state == MemberState::Leaving)).collect();
-        for peer in live.keys() {
-            roster.joined(now, &peer.name, peer.incarnation);
-        }
+        let numbered = live.keys().map(|peer| (roster.joined(now, &peer.name, peer.incarnation), peer.clone()));
+        *ids = numbered.collect();
         for (peer, leaving) in known.iter().filter(|(peer, _)| !live.contains_key(*peer)) {
             roster.left(now, &peer.name, peer.incarnation, *leaving || self.fleet.has_left(peer));
         }

@@ -36,7 +36,7 @@ use crate::core::key::{Digest, DigestKey};
 use crate::core::policy::{ON_TRIAL, Rule};
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
-use crate::core::usage::{PeerIndex, Usage};
+use crate::core::usage::{PeerIndex, Report, Usage};
 use crate::store::embedded::Embedded;
 use crate::store::turns::{Asker, Secret};
 
@@ -394,9 +394,9 @@ impl Node {
         }
     }
 
-    /// Appends up to about `most` reports for peers: first of what the store has lost. Each call begins with another shard, so
+    /// Appends reports for peers, as many entries as about `most` to all of them: first of what the store has lost. Each call begins with another shard, so
     /// that all are served.
-    pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+    pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Report>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
         for drain in [Shard::drain_losses, Shard::drain_others] {
             for index in 0..SHARDS {

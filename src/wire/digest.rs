@@ -188,12 +188,12 @@ pub fn most_entries(peers: u64, tick: Micros) -> usize {
     usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
 }
 
-/// How long after a report of so many entries to each of `peers` peers the next one with entries may leave, so that they take no
+/// How long after a round of so many frames with so many entries the next one with entries may leave, so that they take no
 /// more than the bytes of a second in any number of rounds. Not more than a round for what [`most_entries`] allows, unless that
 /// is the least.
 #[must_use]
-pub fn apart(peers: u64, entries: usize) -> Micros {
-    let bytes = peers.saturating_mul(entries as u64 * ENTRY + FRAME);
+pub fn apart(frames: u64, entries: u64) -> Micros {
+    let bytes = frames.saturating_mul(FRAME).saturating_add(entries.saturating_mul(ENTRY));
     Micros(bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND)
 }
 
@@ -304,13 +304,13 @@ mod tests {
     #[test]
     fn digests_of_any_fleet_stay_within_their_bytes_a_second() {
         let tick = Micros::from_millis(200);
-        let apart_at = |peers: u64| apart(peers, most_entries(peers, tick));
+        let apart_at = |peers: u64| apart(peers, peers * most_entries(peers, tick) as u64);
         assert!((1..=68).all(|peers| apart_at(peers) <= tick), "each round may tell");
         assert!(apart_at(69) > tick);
         for peers in [69, 200, 999, 10_000] {
             let bytes = peers * (FEWEST * ENTRY + FRAME);
             assert!(bytes * 1_000_000 / apart_at(peers).0 <= BYTES_PER_SECOND + 1, "{peers}");
         }
-        assert_eq!((apart(999, 4), apart(999, 1)), (Micros(2_926_757), Micros(1_463_378)));
+        assert_eq!((apart(999, 999 * 4), apart(999, 999)), (Micros(2_926_757), Micros(1_463_378)));
     }
 }

@@ -179,6 +179,11 @@ pub(in crate::core) fn owner(key: &LeasedKey, cx: &Context, now: Instant) -> Opt
     cx.owners.owner(now, key.id(), key.view.rule())
 }
 
+/// Whether this node asks a peer that owns the key, and not the store, whenever it needs a few tokens of it.
+pub(super) fn asks_owner(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
+    cx.owners.are_there() && is_known_to_peers(key) && is_cold(key) && owner(key, cx, now).is_some()
+}
+
 /// For how many nodes this one leases the key: for all, where it owns the key and most of the fleet asks it instead of the
 /// store; else for itself.
 pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {

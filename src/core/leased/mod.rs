@@ -10,6 +10,7 @@
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
 //! | `lending.rs` | what peers ask for, and what comes of an ask of a peer |
 //! | `outcomes.rs` | what an answer of the store, or its absence, changes |
+//! | `telling.rs` | what peers are told in a round of gossip, and which of them |
 //! | `keeping.rs` | for how long the key is kept: its timer, the node that leaves, the key that makes room |
 //! | `advance.rs` | what the key does: the only file from which calls, asks and replies leave |
 //! | `wish.rs` | what an input wishes of it |
@@ -60,6 +61,7 @@ mod peers;
 mod phase;
 mod requests;
 mod store_view;
+mod telling;
 mod timers;
 mod wish;
 
@@ -69,4 +71,5 @@ pub(super) use key::LeasedKey;
 pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;
 pub(super) use requests::{check, give_back_charge, handle_usage, prefetch, refresh_under, reset, rollback, take_back};
+pub(super) use telling::tell;
 pub(super) use timers::next_timeout;

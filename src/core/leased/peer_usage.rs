@@ -3,6 +3,8 @@
 //! Only a node of a fleet remembers that, and only for keys with windows. `peers.rs` decides what follows from it,
 //! and `outage.rs` does where the store has lost a window.
 
+use std::collections::BTreeSet;
+
 use crate::core::time::{Due, Instant, Timestamp};
 use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, Window};
 
@@ -107,6 +109,13 @@ impl PeerUsage {
         if let Some(history) = self.windows_mut().get_mut(index) {
             history.merge(origin, usage.window, usage.count, capacity, is_over);
         }
+    }
+
+    /// The peers that have reported on a window that is remembered.
+    pub(super) fn origins(&self) -> BTreeSet<PeerIndex> {
+        let mut origins = BTreeSet::new();
+        self.windows().into_iter().flatten().for_each(|history| history.add_origins(&mut origins));
+        origins
     }
 
     /// Reports each window of a limit that must be reported now. Returns whether something must be reported later.

@@ -4,6 +4,8 @@
 //! bookkeeping. Buckets have no windows, and are not reported. Peers' reports never have the last word: they may
 //! delay a call to the store by a second, and a store that lends in spite of them refutes them for that window.
 
+use std::collections::BTreeSet;
+
 use super::key::LeasedKey;
 use super::phase::GRACE;
 use crate::core::answer::{self, Resolution};
@@ -14,7 +16,7 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::talkers::Rank;
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
-use crate::core::usage::{Count, PeerIndex, ReportTerms, Usage, Window};
+use crate::core::usage::{Count, PeerIndex, Report, ReportTerms, Usage, Window};
 
 /// While peers report that all is spent, the store is asked at least this often.
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
@@ -130,15 +132,9 @@ impl LeasedKey {
         if self.peers.is_bound() { Rank::Lost } else { Rank::Used }
     }
 
-    /// Appends what has changed since the last report, or everything when the node leaves. False when nothing is left
+    /// Appends what has changed since the last report, or everything when the node leaves, for all peers. False when nothing is left
     /// to report.
-    pub(in crate::core) fn tell(
-        &mut self,
-        now: Instant,
-        fleet: FleetView,
-        leaving: bool,
-        into: &mut Vec<Usage>,
-    ) -> bool {
+    pub(super) fn tell(&mut self, now: Instant, fleet: FleetView, leaving: bool, into: &mut Vec<Report>) -> bool {
         self.roll(now);
         let (digest, rule, latest) = (self.id(), self.view.rule().clone(), self.view.clock().latest(now));
         let known = self.view.epoch();
@@ -150,10 +146,16 @@ impl LeasedKey {
             let terms = ReportTerms { now, limit, nodes: fleet.live, pressing };
             more |= self.peers.tell(index, counter.at, &terms, |window| {
                 let epoch = if window.lost { known } else { 0 };
-                into.push(Usage { digest, limit: index as u8, window: window.at, count: window.own, epoch });
+                let usage = Usage { digest, limit: index as u8, window: window.at, count: window.own, epoch };
+                into.push(Report { usage, to: None });
             });
         }
         more
+    }
+
+    /// The peers that have reported on a window that is remembered.
+    pub(super) fn origins(&self) -> BTreeSet<PeerIndex> {
+        self.peers.origins()
     }
 
     /// Takes a peer's report. False when it is about no window that matters.

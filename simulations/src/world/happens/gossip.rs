@@ -1,10 +1,12 @@
 //! A node's rounds of gossip: it looks who is there, tells its usage, and hears that of others.
 
+use std::collections::BTreeMap;
+
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::owners::{Candidate, OwnerName, name_hash};
 use rationd::core::time::Micros;
-use rationd::core::usage::{Count, Usage};
+use rationd::core::usage::{self, Count, PeerIndex, Usage};
 use rationd::wire::digest::{apart, most_entries};
 
 use crate::frames::Frames;
@@ -90,8 +92,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends reports to all live nodes: as much as the daemon's bound of bytes allows per round, and everything when
-    /// the node leaves.
+    /// Sends reports to the live nodes that have to know: as much as the daemon's bound of bytes allows per round, and everything
+    /// when the node leaves.
     pub(in crate::world) fn talk(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
@@ -104,29 +106,43 @@ impl World<'_> {
             (false, true) => 0,
             (false, false) => most_entries(peers, tick),
         };
-        let mut usage = Vec::new();
-        place.limiter.drain_usage(now, most, &mut usage);
-        let apart = apart(peers, usage.len());
-        if !usage.is_empty() && apart > tick {
-            place.circle.may_tell = self.now + apart.0;
+        let mut reports = Vec::new();
+        place.limiter.drain_usage(now, most, &mut reports);
+        let (mut all, mut some) = usage::by_hearer(&reports);
+        let is_due = self.now >= place.circle.told + HEARTBEAT;
+        if !reports.is_empty() {
+            let frames = if all.is_empty() { 0 } else { peers } + some.len() as u64;
+            let apart = apart(frames, usage::entries(&reports, peers));
+            if apart > tick {
+                place.circle.may_tell = self.now + apart.0;
+            }
         }
+        let mut picked: Vec<_> = reports.into_iter().map(|report| report.usage).collect();
         let lie = self.grapevine.lie_of(node);
         if let Some(lie) = lie {
-            usage = self.lies(lie);
+            picked = self.lies(lie);
+            (all, some) = (picked.clone(), BTreeMap::new());
         }
         let moment = self.moment();
-        self.watch.see(moment, &Seen::Picked { node, usage: &usage, lies: lie.is_some() });
-        let build = self.grapevine.build_of(node);
-        let place = &mut self.nodes[node as usize];
-        if usage.is_empty() && self.now < place.circle.told + HEARTBEAT {
-            return;
+        self.watch.see(moment, &Seen::Picked { node, usage: &picked, lies: lie.is_some() });
+        if !all.is_empty() || is_due {
+            self.nodes[node as usize].circle.told = self.now;
+            self.send_reports(node, None, all, lie.is_some());
         }
-        place.circle.told = self.now;
-        let incarnation = place.incarnation;
-        let frames: Vec<_> = build.encode(usage).into_iter().map(|frame| Frames::new(vec![frame])).collect();
-        let joined: Vec<_> =
-            place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
-        for (to, life) in joined {
+        for (peer, usage) in some {
+            self.send_reports(node, Some(peer), usage, false);
+        }
+    }
+
+    /// Sends what a node reports to one peer, or to all.
+    fn send_reports(&mut self, node: u32, to: Option<PeerIndex>, usage: Vec<Usage>, lies: bool) {
+        let frames = self.grapevine.build_of(node).encode(usage);
+        let frames: Vec<_> = frames.into_iter().map(|frame| Frames::new(vec![frame])).collect();
+        let place = &self.nodes[node as usize];
+        let life = place.incarnation;
+        let is_hearer = |other: &Other| other.joined.is_some_and(|peer| to.is_none_or(|to| peer == to));
+        let hearers = place.circle.others.iter().filter(|(_, other)| is_hearer(other));
+        for (to, incarnation) in hearers.map(|(to, _)| *to).collect::<Vec<_>>() {
             for frames in &frames {
                 self.grapevine.bytes += frames.len() as u64;
                 // A full queue at a peer has the same effect as a lost frame.
@@ -135,8 +151,7 @@ impl World<'_> {
                     continue;
                 }
                 for at in arrivals.into_iter().flatten() {
-                    let (frames, lies) = (frames.clone(), lie.is_some());
-                    let told = Told { from: node, life: incarnation, to, incarnation: life, frames, lies };
+                    let told = Told { from: node, life, to, incarnation, frames: frames.clone(), lies };
                     self.queue.push(at, Event::Told(Box::new(told)));
                 }
             }
