@@ -153,8 +153,9 @@ pub(super) struct Told {
     /// Holds that a share admitted, with who owes that, and the window; 0: not known.
     holds: Map<u64, ((Life, u32), u64)>,
     alone: Option<((Life, u32), u64)>,
-    /// How far the clock of a key's owner is ahead of true time.
-    skews: Numbered<u64>,
+    /// How far the clock of a key's owner is ahead of true time: as the latest decision has shown it, or before the first, the first answer of
+    /// the store, give or take the way of that.
+    skews: Numbered<Option<u64>>,
     found: Found,
 }
 
@@ -252,7 +253,7 @@ impl Told {
     /// The clock of a key's owner; where it may be another at once, as the node heard of it last.
     fn now(&self, moment: Moment, life: Life, key: u32) -> u64 {
         let heard = self.accounts.get(&(life, key)).and_then(|account| account.skew).filter(|_| self.leaps);
-        moment.store.0.wrapping_add(heard.or(self.skews.get(key).copied()).unwrap_or(0))
+        moment.store.0.wrapping_add(heard.or(self.skews.get(key).copied().flatten()).unwrap_or(0))
     }
 
     /// A node goes by the clock of an answer from here on. What was over by the one that it went by
@@ -517,6 +518,7 @@ impl Observer for Told {
             }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 let life = (*node, *incarnation);
+                self.skews.of(*key).get_or_insert(grant.now.0.wrapping_sub(moment.store.0));
                 self.settle(life, *key, call.id);
                 if matches!(call.op, Op::Return { voids, .. } if voids.id != 0) {
                     self.account(life, *key).voiding = 0;
@@ -546,7 +548,7 @@ impl Observer for Told {
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
             Seen::Answered { request, rule, decision, store, .. } => {
-                *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
+                *self.skews.of(request.key) = Some(store.0.wrapping_sub(moment.store.0));
                 self.alone = None;
                 let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
                 if request.kind == Kind::Check && on_share {
@@ -610,6 +612,19 @@ mod tests {
                 history.called(&mut checker, SECOND / 2, 2, 1);
                 assert_eq!(checker.violations().len(), seen, "{limit}, {known}: {:?}", checker.violations());
             }
+        }
+    }
+
+    /// By its owner's clock the window is over, which the node has heard with what it was lent, before it has answered anybody.
+    #[test]
+    fn a_window_is_open_by_the_clock_of_the_keys_owner() {
+        for (ahead, seen) in [(0, 1), (SECOND / 2, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            history.called(&mut checker, SECOND / 2, 1, 4);
+            history.lent(&mut checker, SECOND / 2, ahead, 1, 4);
+            history.called(&mut checker, SECOND * 5 / 8, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{ahead}: {:?}", checker.violations());
         }
     }
 
