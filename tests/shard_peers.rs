@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal, Terms};
-use rationd::core::call::{Counter, StoreError};
+use rationd::core::call::{Acquire, Counter, Op, StoreError, Window};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
@@ -113,6 +113,30 @@ fn an_owner_leases_for_one_what_others_would_lack_or_what_would_have_to_go_back(
         assert_eq!(bench.check_key(key, 1), None);
         let call = bench.acquire();
         assert_eq!(bench.order(&call).want, want, "{limit}");
+    }
+}
+
+/// Whoever wants some asks the owner, so a second call a window, for the tokens that it left in the store, would serve nobody else. Of a limit with
+/// more tokens, or of which the store has counted another lessee, some are left.
+#[test]
+fn an_owner_that_leases_for_all_leases_all_of_a_few_tokens() {
+    for (limit, nodes, want) in [("5/4s fixed", 1, 5), ("5/4s fixed", 2, 3), ("10/4s fixed", 1, 6)] {
+        let mut bench = bench_of(20, limit);
+        bench.nodes = nodes;
+        let key = owned(&bench, |owner| owner == KeyOwner::This);
+        let mut asked = 0;
+        for _ in 0..60 {
+            bench.check_key(key, 1);
+            for call in bench.calls() {
+                if let Op::Acquire(Acquire { want, window: Window::Current, .. }) = call.op {
+                    asked = asked.max(want);
+                }
+                bench.used = 0;
+                bench.grant(&call, 1);
+            }
+            bench.advance(Micros(200_000));
+        }
+        assert_eq!(asked, want, "{limit}, {nodes}");
     }
 }
 

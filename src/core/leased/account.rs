@@ -344,7 +344,7 @@ impl LeasedKey {
 
     /// The same, where so many nodes lease the key.
     pub(super) fn ceiling_among(&self, nodes: u64) -> u64 {
-        let smallest = self.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
+        let smallest = self.smallest();
         if nodes > 1 {
             return smallest.div_ceil(nodes);
         }
@@ -353,6 +353,18 @@ impl LeasedKey {
         let coming = self.view.rule().limits.iter().map(coming).min().unwrap_or(0);
         let part = if smallest < FEW { (smallest * ALONE_TENTHS).div_ceil(10) } else { smallest * ALONE_TENTHS / 10 };
         part.max(coming.min(smallest))
+    }
+
+    /// The same where whoever wants some asks this node: all of a limit of few tokens. Of a large one a part stays in the store, for a peer that cannot
+    /// reach this node.
+    pub(super) fn ceiling_for_all(&self) -> u64 {
+        let smallest = self.smallest();
+        if smallest < FEW { smallest } else { self.ceiling_among(1) }
+    }
+
+    /// Tokens of the smallest limit.
+    fn smallest(&self) -> u64 {
+        self.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1)
     }
 
     /// An acquire of nothing, with all that every acquire reports: the account, and what this node knows of each

@@ -214,9 +214,15 @@ fn is_new(key: &LeasedKey) -> bool {
     key.view.last_answered().is_none()
 }
 
-/// Most tokens worth asking for: of a key that is new, the owner may lease as if it were alone with it.
+/// Most tokens worth asking for. Of a key that is new, the owner may lease as if it were alone with it; and all of a small limit of which the
+/// store has counted no other lessee, because whoever wants some of it asks the owner.
 pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
-    if is_new(key) && nodes_served(key, cx, now) > 1 { key.ceiling_among(1) } else { key.ceiling(cx.fleet) }
+    match key.view.nodes() {
+        _ if nodes_served(key, cx, now) == 1 => key.ceiling(cx.fleet),
+        _ if is_new(key) => key.ceiling_among(1),
+        1 => key.ceiling_for_all(),
+        _ => key.ceiling(cx.fleet),
+    }
 }
 
 /// The peer that a check waits for while this node's part of the store is away. Of what is set aside for peers, one that has nothing of the
