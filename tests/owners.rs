@@ -126,6 +126,13 @@ impl Trio {
     }
 }
 
+/// The name of a key's owner, as a daemon sees it.
+fn owner(daemon: &Daemon, policy: &str, key: &str) -> String {
+    let answer = daemon.ask(&format!("RATION.EXPLAIN {policy} {key}")).text();
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    answer["owner"].as_str().unwrap_or_else(|| panic!("no owner in {answer}")).to_owned()
+}
+
 fn keys(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{name}-{number}")).collect()
 }
@@ -194,12 +201,7 @@ fn all_nodes_name_the_same_owner_of_a_key_and_who_owns_keys() {
     let mut trio = Trio::on("auto", &redis);
     let (mut names, keys) = (Vec::new(), keys("k", 30));
     for key in &keys {
-        let owner = |daemon: &Daemon| {
-            let answer = daemon.ask(&format!("RATION.EXPLAIN ample {key}")).text();
-            let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-            answer["owner"].as_str().unwrap_or_else(|| panic!("no owner in {answer}")).to_owned()
-        };
-        let owners: Vec<_> = trio.daemons.iter().map(owner).collect();
+        let owners: Vec<_> = trio.daemons.iter().map(|daemon| owner(daemon, "ample", key)).collect();
         assert!(owners.iter().all(|owner| *owner == owners[0]), "{owners:?}");
         names.extend(owners.into_iter().next());
     }
@@ -240,6 +242,27 @@ fn a_limit_that_is_asked_for_at_all_nodes_is_exact_where_they_ask_its_owner() {
     print(&format!("tight: {used:.1} % of what there is was admitted, in {} windows; {late} late", admitted.len()));
     assert!(all + TIGHT * late >= there_is * 99 / 100, "{used:.1} %, {late} late");
     assert!(count(&checks, "peer") > 0);
+}
+
+/// Of three nodes one owns a key, and the others have to hear what it admits: one of them would own it next. So who was lent one of two tokens
+/// knows, before it asks again, that the owner has spent the other.
+#[test]
+fn who_was_lent_by_an_owner_hears_what_that_has_admitted_since() {
+    let _turn = alone();
+    let redis = Server::plain();
+    let mut trio = Trio::on("auto", &redis);
+    let owned: Vec<_> = keys("k", 60).into_iter().filter(|key| owner(&trio.daemons[0], "tight", key) == "node-1").collect();
+    wait_for_boundary(PERIOD, PERIOD - INTO);
+    let first: Vec<_> = [0, 1].iter().flat_map(|node| owned.iter().map(|key| (*node, key.clone()))).collect();
+    let first: Vec<_> = first.into_iter().map(|(node, key)| trio.check(node, "tight", &key)).collect();
+    assert!(first.iter().all(|check| check.allowed));
+    // Two rounds and a half of gossip later; until a second after its answer a node goes by what it hears.
+    wait_for_boundary(PERIOD, PERIOD - INTO - Duration::from_millis(500));
+    let again: Vec<_> = owned.iter().map(|key| trio.check(0, "tight", key)).collect();
+    assert!(again.iter().all(|check| !check.allowed));
+    let heard = count(&again, "prefilter");
+    print(&format!("of {} keys {heard} are known to be spent", owned.len()));
+    assert!(2 * heard > owned.len(), "{heard} of {}", owned.len());
 }
 
 #[test]
