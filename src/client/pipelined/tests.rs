@@ -14,7 +14,7 @@ use super::line::{End, Job, Line};
 
 /// A timeout that passes only when something is wrong.
 const BOUND: Duration = Duration::from_secs(20);
-const SHORT: Timeouts = Timeouts { connect: Duration::from_secs(5), answer: Duration::from_millis(30) };
+const SHORT: Timeouts = Timeouts { connect: Duration::from_secs(5), answer: Duration::from_millis(300) };
 const LONG: Timeouts = Timeouts { connect: BOUND, answer: BOUND };
 
 fn run<T>(test: impl Future<Output = T>) -> T {
