@@ -42,6 +42,7 @@ mod send_queue;
 mod stats;
 mod streams;
 mod table;
+mod timers;
 mod tls;
 mod transport;
 mod validate;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::{
-    AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime,
-    TransportConfig, VarInt,
+    AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TransportConfig, VarInt,
 };
 use quinn_proto::HashedConnectionIdGenerator;
 
 use super::congestion::Floored;
 use super::identity::EndpointKeys;
 use super::members::Owning;
+use super::timers::Timers;
 use super::tls::Credentials;
 
 /// Streams that a peer may have open at once; each carries one frame.
@@ -42,7 +42,7 @@ const WAITING_BYTES: (u64, u64) = (16 << 10, 1 << 20);
 /// # Errors
 /// It cannot be bound, or cannot be made non-blocking.
 pub(crate) fn bind(listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-    TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)
+    Timers.wrap_udp_socket(UdpSocket::bind(listen)?)
 }
 
 /// An endpoint on a bound socket.
@@ -54,7 +54,7 @@ pub(crate) fn endpoint(socket: Arc<dyn AsyncUdpSocket>, keys: EndpointKeys) -> i
     // The reset key is not enough: a restarted node must also recognize its old connection ids as its own.
     let ids = keys.connection_ids;
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
-    Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
+    Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(Timers))
 }
 
 /// The settings with which connections are accepted, on which peers may ask or not.
