@@ -2,9 +2,12 @@
 //!
 //! The first keys of a second have entries of their own; what comes when there is no room counts for its policy alone.
 //! So counts are exact, and no flood of keys can fill memory or a disk. Called by `node` for each denial, while the
-//! shard is locked; `denial_log` takes the entries each second.
+//! shard is locked; `observer` takes the entries each second in which there are any, for `denial_log`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
 
 use super::sketch::KeyStart;
 use crate::core::decision::{Decision, Reason};
@@ -102,6 +105,34 @@ impl Denied {
         self.tags.clear();
         into.append(&mut self.entries);
         into.append(&mut self.rest);
+    }
+}
+
+/// Wakes whoever takes denials and has found none, when there is one again.
+#[derive(Debug, Default)]
+pub struct Bell {
+    rests: AtomicBool,
+    rung: Notify,
+}
+
+impl Bell {
+    /// Something was denied. Called with the shard locked, and by each denial.
+    #[inline]
+    pub(super) fn ring(&self) {
+        if self.rests.load(Ordering::Relaxed) && self.rests.swap(false, Ordering::Relaxed) {
+            self.rung.notify_one();
+        }
+    }
+
+    /// The next denial rings. Those of before did not, so they are looked for once more after this: each shard is locked for that, and
+    /// what it denies later sees that it has to ring.
+    pub(super) fn rest(&self) {
+        self.rests.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until it is rung.
+    pub(super) async fn rung(&self) {
+        self.rung.notified().await;
     }
 }
 

@@ -17,7 +17,7 @@ use self::watched::Watched;
 use super::ask::Ask;
 use super::crowd::Crowd;
 use super::deadlines::{Deadline, Timer};
-use super::denied::{Denial, Subject};
+use super::denied::{Bell, Denial, Subject};
 use super::hot_keys::Kind;
 use super::lending::Lending;
 use super::mailbox::{Answer, Mailbox, Waiter};
@@ -117,6 +117,8 @@ pub struct Node {
     rests: AtomicBool,
     /// Wakes the gossip when there is.
     pub(super) news: Notify,
+    /// Wakes whoever takes denials.
+    pub(super) denials: Bell,
     /// Where what comes is recorded; not set where it is not.
     recording: OnceLock<Recording>,
 }
@@ -208,6 +210,7 @@ impl Node {
             wakeup: Notify::new(),
             rests: AtomicBool::new(false),
             news: Notify::new(),
+            denials: Bell::default(),
             recording: OnceLock::new(),
         }
     }
@@ -447,6 +450,7 @@ impl Node {
         let is_denied = decision.verdict == Verdict::Deny;
         if is_denied {
             watched.denied(now, &subject(), decision);
+            self.denials.ring();
         }
         if let Some(recording) = self.recording.get() {
             let event = if is_denied { Event::Denied } else { Event::Admitted };
