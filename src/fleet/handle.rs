@@ -261,6 +261,8 @@ impl Fleet {
     /// Queues a frame for every other member, and returns how many those were.
     pub fn broadcast(&self, frame: Bytes) -> usize {
         let Some(frame) = self.frame(&frame) else { return 0 };
+        // First, so that what membership has to tell now leaves in the same packets.
+        self.0.membership.beat();
         let members = self.0.members.borrow().clone();
         let others = members.iter().filter(|member| member.id != self.0.own);
         others.filter(|member| self.0.links.queue(member.address, frame.clone())).count()

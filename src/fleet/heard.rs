@@ -123,6 +123,11 @@ impl Heard {
         self.now - self.grew < CALM
     }
 
+    /// How many live peers there are.
+    pub(crate) fn count(&self) -> usize {
+        self.peers.values().filter(|peer| self.is_peer_live(peer)).count()
+    }
+
     /// Whether the node at `address` is a live peer.
     pub(crate) fn hears(&self, address: SocketAddr) -> bool {
         self.peers.values().any(|peer| peer.address == address && self.is_peer_live(peer))

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::members::{Member, MemberState, Members, Owning};
 use super::peer::{Carrier, GossipMessage, PeerId};
+use super::rhythm::{APART, LATE, Rhythm};
 use super::seeds;
 use super::stats::Counters;
 use super::transport::GossipTransport;
@@ -31,7 +32,7 @@ const GIVEN_UP_MS: u128 = 6_000;
 const RESTART: Duration = Duration::from_millis(100);
 /// Hints of addresses that may wait to be dialled.
 const HINTS: usize = 256;
-/// Time between two looks at who was heard, while the fleet is calm.
+/// Time between two looks at who was heard, while the fleet is calm: with this node's signs of life, or a little later.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait until the fleet has heard that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ pub struct MembershipOptions {
 pub struct Membership {
     members: watch::Receiver<Arc<Members>>,
     leaving: Arc<Notify>,
+    rhythm: Arc<Rhythm>,
     tick: Duration,
     counters: Arc<Counters>,
     tasks: [AbortHandle; 2],
@@ -89,7 +91,9 @@ impl Membership {
         let inspector = Inspector::new(&options.fleet, &options.own, options.address, tick);
         let inspector = Arc::new(Mutex::new(inspector));
         let (hint, hints) = mpsc::channel(HINTS);
-        let transport = GossipTransport::new(carrier.clone(), inbox, inspector.clone(), hint, counters.clone());
+        let rhythm = Arc::<Rhythm>::default();
+        let transport =
+            GossipTransport::new(carrier.clone(), inbox, (inspector.clone(), rhythm.clone()), hint, counters.clone());
         let gossiping = Gossiping {
             options,
             carrier,
@@ -99,12 +103,13 @@ impl Membership {
             seeds,
             hints,
             leaving: leaving.clone(),
+            rhythm: rhythm.clone(),
             state: MemberState::Up,
             heartbeat: None,
             counters: counters.clone(),
         };
         let tasks = [tokio::spawn(seeking).abort_handle(), tokio::spawn(gossiping.run()).abort_handle()];
-        Self { members, leaving, tick, counters, tasks }
+        Self { members, leaving, rhythm, tick, counters, tasks }
     }
 
     /// The live nodes, now and after each change.
@@ -117,6 +122,11 @@ impl Membership {
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.counters.snapshot().malformed
+    }
+
+    /// The node is about to tell its peers that it lives. What membership does once a second in a calm fleet it does then.
+    pub(crate) fn beat(&self) {
+        self.rhythm.beat();
     }
 
     /// Announces that this node leaves, and gives the fleet two rounds, but at most a second, to hear it.
@@ -144,6 +154,7 @@ struct Gossiping {
     /// Addresses to dial, which other nodes have named.
     hints: mpsc::Receiver<SocketAddr>,
     leaving: Arc<Notify>,
+    rhythm: Arc<Rhythm>,
     state: MemberState,
     /// The last heartbeat of gossip that has ended. A restarted one must continue from it, because peers ignore lower
     /// heartbeats.
@@ -190,14 +201,25 @@ impl Gossiping {
     async fn follow(&mut self, handle: &ChitchatHandle) {
         let mut live = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut connected = self.carrier.changes();
-        let mut next = clock::timers();
+        let mut passed = clock::timers();
+        let mut next = passed;
         let mut ended = std::pin::pin!(handle.termination_watcher());
         loop {
             self.publish(live.borrow_and_update().iter());
             tokio::select! {
                 changed = live.changed() => if changed.is_err() { return },
                 Ok(()) = connected.changed() => {}
-                () = sleep_until(next) => next = clock::timers() + self.pass(clock::timers()),
+                () = sleep_until(next) => {
+                    passed = clock::timers();
+                    next = passed + self.pass(passed);
+                }
+                () = self.rhythm.looks.notified() => {
+                    let now = clock::timers();
+                    if now - passed >= APART {
+                        passed = now;
+                        next = passed + self.pass(passed);
+                    }
+                }
                 Some(address) = self.seeds.recv() => {
                     let _ = handle.gossip(address);
                 }
@@ -221,7 +243,7 @@ impl Gossiping {
         let mut inspector = inspecting(&self.inspector);
         inspector.pass(now);
         inspector.heard().look(there.iter().map(|(peer, ago)| (peer, *ago)));
-        if inspector.heard().is_all_calm() { self.options.tick.max(LOOK) } else { self.options.tick }
+        if inspector.heard().is_all_calm() { self.options.tick.max(LOOK + LATE) } else { self.options.tick }
     }
 
     async fn say_goodbye(&mut self, handle: &ChitchatHandle) {

@@ -37,6 +37,7 @@ mod message;
 mod names;
 mod peer;
 mod quic;
+mod rhythm;
 mod seeds;
 mod send_queue;
 mod stats;

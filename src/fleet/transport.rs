@@ -6,8 +6,8 @@
 //!
 //! While the fleet is calm, chitchat's rounds would wake up every node some hundred times a second to tell each other
 //! nothing. chitchat has no slower rounds for that, but it awaits `send` in its only loop: so in a calm fleet the message
-//! that opens a round is held until a second has passed since the last one, or there is something to read or to tell. Of
-//! two nodes one opens, and the empty message that ends the exchange is left out.
+//! that opens a round is held until this node tells its peers that it lives, which it does once a second, or there is something to
+//! read or to tell. Then both leave in one packet. Of two nodes one opens, and the empty message that ends the exchange is left out.
 //!
 //! A message that opens an exchange names every node, and so does the answer. In a fleet of some fifty nodes or more all rounds
 //! would take more than a node may send, so fewer exchanges are opened there: see [`Purse`].
@@ -27,11 +27,12 @@ use tokio::time::{Instant, sleep_until};
 use super::frame::MAX_FRAME;
 use super::message::{InvalidMessage, is_empty_ack, is_syn};
 use super::peer::{Carrier, GossipMessage};
+use super::rhythm::{APART, LATE, Rhythm};
 use super::stats::Counters;
 use super::validate::{Inspector, inspecting};
 use crate::clock;
 
-/// Time between two rounds of gossip in a calm fleet.
+/// Time between two rounds of gossip in a calm fleet: with this node's signs of life, or a little later.
 const CALM_ROUND: Duration = Duration::from_secs(1);
 /// Messages that leave within this time belong to one round.
 const ONE_ROUND: Duration = Duration::from_millis(50);
@@ -77,6 +78,7 @@ pub(crate) struct GossipTransport {
     carrier: Arc<dyn Carrier>,
     inbox: Arc<Mutex<mpsc::Receiver<GossipMessage>>>,
     inspector: Arc<SyncMutex<Inspector>>,
+    rhythm: Arc<Rhythm>,
     hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
 }
@@ -98,32 +100,60 @@ struct Calm {
     own: SocketAddr,
     /// Wakes a round that is held.
     stirred: Arc<Notify>,
+    rhythm: Arc<Rhythm>,
     /// When the latest round began, and with whom exchanges were opened in it.
     began: Instant,
     opened: Vec<SocketAddr>,
+    /// The next one is due.
+    is_due: bool,
     /// When peers have opened exchanges with this node.
     asked: HashMap<SocketAddr, Instant>,
 }
 
+/// When an exchange may be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opens {
+    Now,
+    /// With the next round.
+    Next,
+    /// There is no need of one in this round, but perhaps of one with another peer.
+    Not,
+    /// Nor of any other: the round has one with each peer, or as many as it may have.
+    Full,
+}
+
+/// Why a message is held no longer.
+enum Held {
+    /// There is something to tell.
+    Stirred,
+    /// There is something to read.
+    Came,
+    /// The next round is due.
+    Due,
+}
+
 impl Calm {
-    fn new(own: SocketAddr, stirred: Arc<Notify>) -> Self {
-        Self { own, stirred, began: clock::timers(), opened: Vec::new(), asked: HashMap::new() }
+    fn new(own: SocketAddr, stirred: Arc<Notify>, rhythm: Arc<Rhythm>) -> Self {
+        let (began, opened, asked) = (clock::timers(), Vec::new(), HashMap::new());
+        Self { own, stirred, rhythm, began, opened, is_due: false, asked }
     }
 
-    /// When an exchange with `to` may be opened. `None` when there is no need of one: it was part of this round, or the
-    /// peer itself has opened one lately.
-    fn opens(&self, to: SocketAddr, now: Instant) -> Option<Instant> {
+    /// When an exchange with `to` may be opened, which is one of so many live `peers`.
+    fn opens(&self, to: SocketAddr, peers: usize, now: Instant) -> Opens {
         if now.duration_since(self.began) >= ONE_ROUND {
-            return Some((self.began + CALM_ROUND).max(now));
+            return if self.is_due { Opens::Now } else { Opens::Next };
         }
-        let is_open = self.opened.len() >= EXCHANGES || self.opened.contains(&to);
-        (!is_open).then_some(now)
+        match self.opened.contains(&to) {
+            _ if self.opened.len() >= EXCHANGES.min(peers) => Opens::Full,
+            true => Opens::Not,
+            false => Opens::Now,
+        }
     }
 
     /// A round begins, unless one has just begun, with an exchange with `to`; false when the peer has opened one lately.
     fn open(&mut self, to: SocketAddr, now: Instant) -> bool {
         if now.duration_since(self.began) >= ONE_ROUND {
-            self.began = now;
+            (self.began, self.is_due) = (now, false);
             self.opened.clear();
             self.asked.retain(|_, at| now.duration_since(*at) < OPENED[1]);
         }
@@ -139,11 +169,11 @@ impl GossipTransport {
     pub(crate) fn new(
         carrier: Arc<dyn Carrier>,
         inbox: mpsc::Receiver<GossipMessage>,
-        inspector: Arc<SyncMutex<Inspector>>,
+        (inspector, rhythm): (Arc<SyncMutex<Inspector>>, Arc<Rhythm>),
         hints: mpsc::Sender<SocketAddr>,
         counters: Arc<Counters>,
     ) -> Self {
-        Self { carrier, inbox: Arc::new(Mutex::new(inbox)), inspector, hints, counters }
+        Self { carrier, inbox: Arc::new(Mutex::new(inbox)), inspector, rhythm, hints, counters }
     }
 }
 
@@ -153,7 +183,7 @@ impl Transport for GossipTransport {
         // An earlier socket has been dropped with its loop, or is about to be.
         let inbox = self.inbox.clone().lock_owned().await;
         let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
-        let calm = Calm::new(listen, inspecting(&inspector).stirred());
+        let calm = Calm::new(listen, inspecting(&inspector).stirred(), self.rhythm.clone());
         let (counters, purse) = (self.counters.clone(), Purse::new(clock::timers()));
         Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm, purse }))
     }
@@ -211,9 +241,9 @@ impl GossipSocket {
 
     /// Whether an exchange with `to` is opened. While the fleet is calm, it waits for the next round first.
     async fn may_open(&mut self, to: SocketAddr) -> bool {
-        let (is_growing, is_heard) = {
+        let (is_growing, is_heard, peers) = {
             let mut inspector = inspecting(&self.inspector);
-            (inspector.heard().is_growing(), inspector.need_not_hear(to))
+            (inspector.heard().is_growing(), inspector.need_not_hear(to), inspector.heard().count())
         };
         if !self.purse.has_some(clock::timers(), is_growing) && is_heard {
             return false;
@@ -221,23 +251,49 @@ impl GossipSocket {
         if !self.is_calm(to) {
             return true;
         }
-        let now = clock::timers();
-        let Some(opens) = self.calm.opens(to, now) else { return false };
-        if opens > now {
-            // chitchat reads what has come as soon as this returns.
-            if self.came.is_some() {
-                return false;
-            }
-            tokio::select! {
-                () = self.calm.stirred.notified() => return true,
-                Some(gossip) = self.inbox.recv() => {
-                    self.came = Some(gossip);
-                    return false;
-                }
-                () = sleep_until(opens) => {}
+        match self.calm.opens(to, peers, clock::timers()) {
+            Opens::Now => {}
+            Opens::Next => match self.hold().await {
+                Held::Stirred => return true,
+                Held::Came => return false,
+                Held::Due => {}
+            },
+            Opens::Not => return false,
+            // chitchat has begun another round of its own meanwhile, in which there is nothing to do. It would begin the next one after a
+            // tick, for which it would wake up; held here, it does so when the next round of the calm fleet is due.
+            Opens::Full => {
+                let held = self.hold().await;
+                self.calm.is_due |= matches!(held, Held::Due);
+                return matches!(held, Held::Stirred);
             }
         }
         self.calm.open(to, clock::timers())
+    }
+
+    /// Waits until the next round is due, or something else is to be done before.
+    async fn hold(&mut self) -> Held {
+        // chitchat reads what has come as soon as `send` returns.
+        if self.came.is_some() {
+            return Held::Came;
+        }
+        let due = self.calm.began + CALM_ROUND + LATE;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.calm.stirred.notified() => return Held::Stirred,
+                // An exchange that a peer has opened comes first, because then none is opened with that peer.
+                Some(gossip) = self.inbox.recv() => {
+                    self.came = Some(gossip);
+                    return Held::Came;
+                }
+                () = self.calm.rhythm.rounds.notified() => {
+                    if clock::timers() - self.calm.began >= APART {
+                        return Held::Due;
+                    }
+                }
+                () = sleep_until(due) => return Held::Due,
+            }
+        }
     }
 
     fn read(&self, gossip: &GossipMessage) -> Result<ChitchatMessage, InvalidMessage> {
@@ -382,6 +438,32 @@ mod tests {
         // It would be six seconds where a peer is heard each second: here others tell of its last heartbeat for a while.
         assert!((Duration::from_secs(5)..=Duration::from_secs(12)).contains(&noticed), "{noticed:?}");
         drop(dead);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_calm_fleet_says_all_when_its_nodes_show_that_they_live() {
+        let network = Network::default();
+        let nodes: Vec<_> = (1..=3).map(|port| network.start(port)).collect();
+        let beating = async {
+            loop {
+                sleep(Duration::from_millis(1_000)).await;
+                nodes.iter().for_each(Membership::beat);
+            }
+        };
+        let seen = async {
+            until(&nodes, 3).await;
+            sleep(Duration::from_secs(25)).await;
+            let parks = || tokio::runtime::Handle::current().metrics().worker_park_count(0);
+            let before = parks();
+            let messages = network.messages().await;
+            (messages, parks() - before)
+        };
+        let (messages, wake_ups) = tokio::select! {
+            seen = seen => seen,
+            () = beating => unreachable!("it goes on"),
+        };
+        assert!((54..=66).contains(&messages), "three pairs exchange two messages a second, not {messages} in ten");
+        assert!(wake_ups <= 40, "{wake_ups} in ten seconds");
     }
 
     #[tokio::test(start_paused = true)]
