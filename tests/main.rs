@@ -7,6 +7,7 @@ mod support;
 
 mod admin;
 mod alike;
+mod at_rest;
 mod attacks;
 mod book;
 mod cert;
