@@ -26,6 +26,10 @@ use crate::wire::digest;
 /// How often a node sends an empty report, so that peers see that it lives.
 const HEARTBEAT: Micros = Micros(1_000_000);
 
+/// So much later does a node that has last answered a peer's sign of life show one unasked. That peer's next one comes before, and a
+/// timer that was as early as the peer's would wake this node for nothing.
+const AFTER: Micros = Micros(100_000);
+
 /// Most peers of a node whose fleet speaks in unison while it has nothing to report. In a larger one, as many frames at once
 /// would be a burst.
 const SMALL: u64 = 8;
@@ -52,6 +56,8 @@ struct State {
     view: Option<FleetView>,
     /// When the last report was sent.
     told: Instant,
+    /// That was an answer to a peer's sign of life.
+    has_answered: bool,
     /// From when on a report may have entries: before that, the last ones have taken all bytes that reports may take.
     may_tell: Instant,
     bad: u64,
@@ -150,6 +156,7 @@ impl FleetGossip {
             return false;
         }
         self.report(node, now, usize::MAX, half);
+        self.lock().has_answered = true;
         true
     }
 
@@ -159,9 +166,11 @@ impl FleetGossip {
 
     /// How long until the next sign of life is due.
     fn sign_is_due(&self, now: Instant) -> Duration {
-        let passed = now.since(self.lock().told);
+        let state = self.lock();
+        let (passed, span) = (now.since(state.told), HEARTBEAT + if state.has_answered { AFTER } else { Micros::ZERO });
+        drop(state);
         // Without peers nothing was told, and nothing is due.
-        let left = if passed >= HEARTBEAT { HEARTBEAT.0 } else { (HEARTBEAT.0 - passed.0).max(1_000) };
+        let left = if passed >= span { HEARTBEAT.0 } else { (span.0 - passed.0).max(1_000) };
         Duration::from_micros(left)
     }
 
@@ -185,7 +194,7 @@ impl FleetGossip {
         let mut state = self.lock();
         let is_for_all = !all.is_empty() || now.since(state.told) >= silence;
         if is_for_all {
-            state.told = now;
+            (state.told, state.has_answered) = (now, false);
         }
         if !reports.is_empty() {
             let frames = if all.is_empty() { 0 } else { peers } + some.len() as u64;
