@@ -251,7 +251,8 @@ fn who_was_lent_by_an_owner_hears_what_that_has_admitted_since() {
     let _turn = alone();
     let redis = Server::plain();
     let mut trio = Trio::on("auto", &redis);
-    let owned: Vec<_> = keys("k", 60).into_iter().filter(|key| owner(&trio.daemons[0], "tight", key) == "node-1").collect();
+    let owned: Vec<_> =
+        keys("k", 60).into_iter().filter(|key| owner(&trio.daemons[0], "tight", key) == "node-1").collect();
     wait_for_boundary(PERIOD, PERIOD - INTO);
     let first: Vec<_> = [0, 1].iter().flat_map(|node| owned.iter().map(|key| (*node, key.clone()))).collect();
     let first: Vec<_> = first.into_iter().map(|(node, key)| trio.check(node, "tight", &key)).collect();
