@@ -113,11 +113,6 @@ impl LeasedKey {
         self.holdings.unspent()
     }
 
-    /// Whether tokens of a bucket are being returned. An acquire that overtook them would report them as spent.
-    pub(super) fn has_account_under_way(&self) -> bool {
-        self.view.has_account() && self.calls.has_return_under_way()
-    }
-
     /// Held tokens that the store has charged to a bucket already, because a waiter needed them.
     pub(super) fn charged_and_held(&self) -> u64 {
         self.view.charged_and_held(self.holdings.unspent())

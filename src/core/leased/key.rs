@@ -138,6 +138,11 @@ impl LeasedKey {
         cx.note_degraded(std::mem::replace(&mut self.counted_away, is_away), is_away);
     }
 
+    /// Whether tokens of a bucket are being returned. An acquire that overtook them would report them as spent.
+    pub(super) fn has_account_under_way(&self) -> bool {
+        self.view.has_account() && self.calls.has_return_under_way()
+    }
+
     /// Takes over another rule for the same key. What was spent stays counted in the store; what is held stays only
     /// where the rule has as many limits of the same algorithms.
     pub(super) fn adopt(&mut self, now: Instant, rule: &Arc<Rule>) -> u64 {

@@ -8,7 +8,6 @@ use super::advance::advance;
 use super::entitlement::Entitlement;
 use super::key::LeasedKey;
 use super::phase::Phase;
-use super::timers::longest_spent;
 use super::wish::Wish;
 use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, OPEN, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
@@ -516,7 +515,7 @@ pub(super) fn probe_pause(key: &LeasedKey, now: Instant) -> Micros {
         _ => limit.period.0 / PROBE_PART,
     };
     let clamp = |pause: u64| pause.clamp(PROBES.0, PROBES.1);
-    let Some(longest) = longest_spent(key, now) else {
+    let Some(longest) = key.view.longest_spent(now) else {
         return Micros(clamp(key.view.rule().limits.iter().map(quarter).min().unwrap_or(PROBE_OF_BUCKET)));
     };
     let least = clamp(quarter(longest));

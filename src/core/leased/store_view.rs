@@ -137,6 +137,14 @@ impl StoreView {
         self.rule.limits.iter().zip(self.limits.iter().map(|known| &known.counter))
     }
 
+    /// The longest window that is known to be spent.
+    pub(super) fn longest_spent(&self, now: Instant) -> Option<&Limit> {
+        let (latest, is_known) = (self.clock().latest(now), self.answered().is_some());
+        let has_windows = |limit: &Limit| limit.algorithm != Algorithm::Gcra;
+        let spent = self.limits().filter(|(limit, counter)| has_windows(limit) && counter.left(limit, latest) == 0);
+        spent.filter(|_| is_known).map(|(limit, _)| limit).max_by_key(|limit| limit.period)
+    }
+
     /// The counter of one limit.
     pub(super) fn counter(&self, index: usize) -> Counter {
         self.limits[index].counter

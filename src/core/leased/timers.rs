@@ -153,18 +153,9 @@ pub(super) fn sounds_at(key: &LeasedKey) -> Option<Instant> {
 pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
     let shortest = key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default();
     let counted = key.view.rule().limits.iter().filter(|limit| key.view.nodes() == 1 && share::is_counted(limit));
-    let longest = longest_spent(key, now).into_iter().chain(counted).map(|limit| limit.period).max();
+    let longest = key.view.longest_spent(now).into_iter().chain(counted).map(|limit| limit.period).max();
     let period = longest.unwrap_or(shortest);
     key.demand.last_check() + Micros(period.0.saturating_mul(REMEMBERED_PERIODS).clamp(REMEMBERED.0, REMEMBERED.1))
-}
-
-/// The longest window that is known to be spent.
-pub(super) fn longest_spent(key: &LeasedKey, now: Instant) -> Option<&Limit> {
-    let latest = key.view.clock().latest(now);
-    let spent = key.view.limits().filter(|(limit, counter)| {
-        limit.algorithm != Algorithm::Gcra && key.view.answered().is_some() && counter.left(limit, latest) == 0
-    });
-    spent.map(|(limit, _)| limit).max_by_key(|limit| limit.period)
 }
 
 /// The time until the first window ends; endless where no limit has windows.
