@@ -3,6 +3,7 @@
 use crate::support;
 
 use std::fs;
+use std::io::Write;
 use std::time::Duration;
 
 use support::clock::Watch;
@@ -34,6 +35,7 @@ fn a_fleet_that_has_nothing_to_do_wakes_up_seldom() {
     let before = waits();
     watch.pause_until(CALM + SPAN);
     let seen: Vec<_> = waits().iter().zip(before).map(|(after, before)| (after - before) / SPAN.as_secs()).collect();
+    writeln!(std::io::stderr(), "wake-ups a second of each of three: {seen:?}").expect("stderr takes a line");
     assert!(seen.iter().all(|each| *each <= MOST), "wake-ups a second of each: {seen:?}");
 }
 
