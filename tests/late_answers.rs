@@ -20,7 +20,7 @@ use support::lone::Lone;
 /// A fleet of three that has met.
 fn in_fleet(mut bench: Bench) -> Bench {
     let heard = Some(bench.now);
-    let view = FleetView { live: 3, largest: 3, is_settled: true, is_steady: true, heard, ..FleetView::UNKNOWN };
+    let view = FleetView { live: 3, largest: 3, has_looked: true, is_steady: true, heard, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(view);
     bench
 }

@@ -435,7 +435,7 @@ fn most_wanted(nodes: u32, fleet: Option<FleetView>) -> u64 {
 fn a_node_asks_for_no_more_than_its_part_of_a_limit() {
     assert_eq!([1, 2, 3, 5].map(|nodes| most_wanted(nodes, None)), [600, 500, 334, 200]);
     // The store remembers nodes for a while that are gone, and the fleet knows it.
-    let fleet = |live| FleetView { live, largest: 5, is_settled: true, is_steady: true, ..FleetView::UNKNOWN };
+    let fleet = |live| FleetView { live, largest: 5, has_looked: true, is_steady: true, ..FleetView::UNKNOWN };
     assert_eq!([1, 2, 5].map(|live| most_wanted(5, Some(fleet(live)))), [600, 500, 200]);
     let wavering = FleetView { is_steady: false, ..fleet(2) };
     assert_eq!(most_wanted(5, Some(wavering)), 200, "a view that wavers lifts no bound");

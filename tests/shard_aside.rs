@@ -31,7 +31,7 @@ fn join(bench: &mut Bench, live: u32) {
     let fleet = FleetView {
         live,
         largest: live,
-        is_settled: true,
+        has_looked: true,
         is_steady: true,
         heard: Some(bench.now),
         ..FleetView::UNKNOWN

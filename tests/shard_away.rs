@@ -270,9 +270,9 @@ fn the_first_check_of_a_bucket_is_not_denied_for_one_late_answer() {
 /// A fleet of one that grew to thirteen while its store was away let a check of a bucket of one pass at each newcomer.
 #[test]
 fn who_has_just_come_to_a_fleet_lets_no_first_check_pass() {
-    for (is_settled, verdict) in [(true, Verdict::Allow), (false, Verdict::Deny)] {
+    for (has_looked, verdict) in [(true, Verdict::Allow), (false, Verdict::Deny)] {
         let mut bench = Bench::new("1/1h");
-        bench.shard.handle_fleet(FleetView { is_settled, ..FleetView::UNKNOWN });
+        bench.shard.handle_fleet(FleetView { has_looked, ..FleetView::UNKNOWN });
         assert_eq!(bench.check(1), None);
         bench.advance(Micros(50_000));
         assert_eq!(bench.replies(), [verdict]);
@@ -404,15 +404,15 @@ fn keys_without_the_store_are_counted_for_as_long_as_they_are() {
 fn who_finds_the_fleet_after_the_store_has_answered_has_no_share_of_that_loss() {
     for settles_later in [false, true] {
         let mut bench = Bench::new("1000/1s fixed");
-        bench.shard.handle_fleet(FleetView { settles: Some(bench.now + SECOND + SECOND), ..FleetView::UNKNOWN });
+        bench.shard.handle_fleet(FleetView { looks_until: Some(bench.now + SECOND + SECOND), ..FleetView::UNKNOWN });
         bench.check(1);
         let call = bench.acquire();
         bench.fail(&call, StoreError::Away { since: bench.now });
         bench.advance(SECOND);
         assert_eq!(bench.check(1), Some(Verdict::Deny), "it does not know how many share the limit");
         let settled = |bench: &mut Bench| {
-            let settles = Some(bench.now);
-            bench.shard.handle_fleet(FleetView { is_settled: true, settles, ..FleetView::UNKNOWN });
+            let looks_until = Some(bench.now);
+            bench.shard.handle_fleet(FleetView { has_looked: true, looks_until, ..FleetView::UNKNOWN });
         };
         if !settles_later {
             settled(&mut bench);

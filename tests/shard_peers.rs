@@ -34,7 +34,7 @@ fn bench_of(live: u32, limit: &str) -> Bench {
 }
 
 fn fleet_of(live: u32, bench: &Bench) -> FleetView {
-    FleetView { live, largest: live, is_settled: true, is_steady: true, heard: Some(bench.now), ..FleetView::UNKNOWN }
+    FleetView { live, largest: live, has_looked: true, is_steady: true, heard: Some(bench.now), ..FleetView::UNKNOWN }
 }
 
 fn join(bench: &mut Bench, live: u32) {

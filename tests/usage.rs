@@ -29,7 +29,7 @@ fn in_fleet(mut bench: Bench, live: u32) -> Bench {
     bench.shard.handle_fleet(FleetView {
         live,
         largest: live,
-        is_settled: true,
+        has_looked: true,
         is_steady: true,
         heard,
         ..FleetView::UNKNOWN
@@ -467,7 +467,7 @@ fn a_bucket_beside_the_window_unbinds_nothing() {
 
 /// What one of two nodes that live, of so many that did, admits in the window after it lost the store.
 fn admitted_on_share(bench: &mut Bench, largest: u32) -> usize {
-    let view = FleetView { live: 2, largest, is_settled: true, is_steady: largest == 2, ..FleetView::UNKNOWN };
+    let view = FleetView { live: 2, largest, has_looked: true, is_steady: largest == 2, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(FleetView { heard: Some(bench.now), ..view });
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();
@@ -546,7 +546,7 @@ fn a_bucket_that_was_asked_for_before_its_node_knew_the_fleet_has_its_part_from_
     };
     let admitted = [(); 8].map(|()| later(&mut bench));
     assert_eq!(admitted, [0; 8], "it may be one of a thousand nodes");
-    bench.shard.handle_fleet(FleetView { is_settled: true, heard: Some(bench.now), ..view });
+    bench.shard.handle_fleet(FleetView { has_looked: true, heard: Some(bench.now), ..view });
     let admitted = [(); 8].map(|()| later(&mut bench));
     assert!(
         admitted[1..].iter().all(|admitted| (11..=12).contains(admitted)),

@@ -152,15 +152,15 @@ impl Stage {
                 let live = u32::from(bytes.byte() % 8) + 1;
                 let flags = bytes.byte();
                 let largest = live + u32::from(flags >> 4);
-                let (is_settled, is_steady) = (flags & 1 > 0, flags & 2 > 0);
+                let (has_looked, is_steady) = (flags & 1 > 0, flags & 2 > 0);
                 let heard = Instant(self.now.0 - u64::from(flags) * 1_000);
                 let round = Micros(200_000);
-                let settles = if is_settled { heard } else { self.now + round };
+                let looks_until = if has_looked { heard } else { self.now + round };
                 self.shard.handle_fleet(FleetView {
                     live,
                     largest,
-                    is_settled,
-                    settles: Some(settles),
+                    has_looked,
+                    looks_until: Some(looks_until),
                     is_steady,
                     heard: Some(heard),
                     round,

@@ -25,9 +25,9 @@ pub struct FleetView {
     /// left.
     pub largest: u32,
     /// This node has looked for others for long enough to have found them.
-    pub is_settled: bool,
+    pub has_looked: bool,
     /// Since when it has, or from when on it will have; `None` where it has not looked for others.
-    pub settles: Option<Instant>,
+    pub looks_until: Option<Instant>,
     /// Other nodes were found, and none has come, gone or been missed for a while.
     pub is_steady: bool,
     /// All reports that other nodes sent before this time were received; `None` where none were.
@@ -53,8 +53,8 @@ impl FleetView {
     pub const UNKNOWN: Self = Self {
         live: 1,
         largest: 1,
-        is_settled: false,
-        settles: None,
+        has_looked: false,
+        looks_until: None,
         is_steady: false,
         heard: None,
         round: Micros(200_000),
@@ -93,7 +93,7 @@ pub fn beside_shares(count: u64, own: u64, beyond: u64) -> u64 {
 }
 
 /// By this time, a node that looks for others has found all that can be found.
-const SETTLING: Micros = Micros(5_000_000);
+const LOOKING: Micros = Micros(5_000_000);
 
 /// How long a view must not change to be steady. Shorter, and a fleet that still gathers is taken for small, so that nodes lease too much.
 const STEADY: Micros = Micros(10_000_000);
@@ -187,15 +187,15 @@ impl FleetTracker {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
         let heard = Some(self.peers.values().map(|peer| peer.heard).min().unwrap_or(now));
-        let settles = *self.began.get_or_insert(now) + SETTLING;
-        let is_settled = now >= settles;
+        let looks_until = *self.began.get_or_insert(now) + LOOKING;
+        let has_looked = now >= looks_until;
         let has_met = self.next > 0;
         let is_steady = has_met && self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
         FleetView {
             live,
             largest: live + self.missed.len() as u32,
-            is_settled,
-            settles: Some(settles),
+            has_looked,
+            looks_until: Some(looks_until),
             is_steady,
             heard,
             round,
@@ -229,9 +229,9 @@ mod tests {
     fn who_has_just_come_knows_nothing_of_its_part() {
         let mut roster = FleetTracker::default();
         let start = Instant(1_000_000);
-        assert!(!roster.view(start, ROUND).is_settled);
-        assert!(!roster.view(start + Micros(4_999_999), ROUND).is_settled);
-        assert!(roster.view(start + SETTLING, ROUND).is_settled);
+        assert!(!roster.view(start, ROUND).has_looked);
+        assert!(!roster.view(start + Micros(4_999_999), ROUND).has_looked);
+        assert!(roster.view(start + LOOKING, ROUND).has_looked);
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn view(live: u32, largest: u32) -> FleetView {
-        FleetView { live, largest, is_settled: true, ..FleetView::UNKNOWN }
+        FleetView { live, largest, has_looked: true, ..FleetView::UNKNOWN }
     }
 
     /// Two nodes that were asked for as much as they were lent, and of which one lost the store ten seconds before the other, came

@@ -22,7 +22,7 @@ use crate::plan::Brain;
 
 static SHARES: Exemption = Exemption::new(
     "on a share or by a policy",
-    "Nothing of it was lent by the store: shares.rs and together.rs count it, and joint.rs both.",
+    "Nothing of it was lent by the store: shares.rs and fleet.rs count it, and joint.rs both.",
 );
 static STALE: Exemption = Exemption::new(
     "a former owner",

@@ -5,7 +5,7 @@
 //! alone. Where no peer would, no check waits for one that has said that it has no store, either, and one of those is asked now and
 //! then whether it is back.
 //!
-//! That what is lent on was held, and is admitted once, is `purse.rs`'s.
+//! That what is lent on was held, and is admitted once, is `lease_conservation.rs`'s.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
 use rationd::core::decision::{Source, Verdict};

@@ -6,12 +6,13 @@
 //! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
 //! | `joint.rs` | **bound** of leases and shares together |
 //! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
+//! | `fleet.rs` | **static-shares** of all nodes that hear of each other, **prefilter**: nobody is denied by peers for nothing |
 //! | `entitled.rs` | **entitled**: what the store sets aside for nodes that may lose it |
-//! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
+//! | `books.rs`, `lease_conservation.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
 //! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
 //! | `refunds.rs` | **conservation** of what clients take back |
 //! | `holds.rs` | **conservation**, **at-most-once** of holds that are settled |
-//! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
+//! | `claims.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
 //! | `repair.rs` | **no-free-budget**: who brings back what a store lost is lent nothing yet |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
@@ -36,9 +37,11 @@ mod asking;
 mod books;
 mod bound;
 mod bucket;
+mod claims;
 mod early;
 mod entitled;
 mod fairness;
+mod fleet;
 mod flights;
 mod flow;
 mod holds;
@@ -47,6 +50,7 @@ mod ideal;
 mod ids;
 mod joint;
 mod landing;
+mod lease_conservation;
 mod left;
 mod lending;
 mod liveness;
@@ -55,7 +59,6 @@ mod notes;
 mod permits;
 mod phased;
 mod plenty;
-mod purse;
 mod reach;
 mod refunds;
 mod remaining;
@@ -72,8 +75,6 @@ mod telling;
 #[cfg(test)]
 mod tests;
 mod thrift;
-mod together;
-mod told;
 mod truth;
 mod turns;
 mod window;
@@ -119,16 +120,16 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(bound::Bound::new(setting)),
         Box::new(joint::Joint::new(setting)),
         Box::new(shares::Shares::new(setting)),
-        Box::new(together::Together::phased(setting)),
+        Box::new(fleet::FleetShares::phased(setting)),
         Box::new(entitled::Entitled::phased(setting)),
         Box::new(books::Books::new(setting)),
-        Box::new(purse::Purse::new(setting)),
+        Box::new(lease_conservation::LeaseConservation::new(setting)),
         Box::new(store::Store::phased(setting)),
         Box::new(bucket::Bucket::phased(setting)),
         Box::new(tally::Tally::phased(setting)),
         Box::new(refunds::Refunds::new(setting)),
         Box::new(holds::Holds::new(setting)),
-        Box::new(told::Told::phased(setting)),
+        Box::new(claims::Claims::phased(setting)),
         Box::new(repair::Repair::phased(setting)),
         Box::new(fairness::Fairness::phased(setting)),
         Box::new(early::Early::new(setting)),
@@ -162,16 +163,16 @@ pub fn sheets() -> [&'static Sheet; 36] {
         &bound::SHEET,
         &joint::SHEET,
         &shares::SHEET,
-        &together::SHEET,
+        &fleet::SHEET,
         &entitled::SHEET,
         &books::SHEET,
-        &purse::SHEET,
+        &lease_conservation::SHEET,
         &store::SHEET,
         &bucket::SHEET,
         &tally::SHEET,
         &refunds::SHEET,
         &holds::SHEET,
-        &told::SHEET,
+        &claims::SHEET,
         &repair::SHEET,
         &fairness::SHEET,
         &early::SHEET,

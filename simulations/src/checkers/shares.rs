@@ -33,7 +33,7 @@ static EDGES: Exemption = Exemption::new(
 );
 static GOSSIP: Exemption = Exemption::new(
     "the part in a fleet that gossips",
-    "A node then follows what peers tell, which changes within a window: less than 95 % of all is asked of it here, and the sum of all nodes in together.rs.",
+    "A node then follows what peers tell, which changes within a window: less than 95 % of all is asked of it here, and the sum of all nodes in fleet.rs.",
 );
 static BACK: Exemption = Exemption::new(
     "a check in the window of the loss that is answered in the moment in which the store answers about its key",
@@ -60,7 +60,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "shares.rs",
     invariants: &["static-shares"],
     proves: "What a node admits on its share stays below 95 % of each limit, by the clock that it goes by, however far that is from others, and by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
-    judges: "All algorithms, several limits. Each node alone: all of them are together.rs's.",
+    judges: "All algorithms, several limits. Each node alone: all of them are fleet.rs's.",
     exemptions: &[&UNTOLD, &SET, &EDGES, &GOSSIP, &RELEASED, &BACK, &PUSHED, &CREDIT, &ASIDE],
     mutant: Some("share-in-slice-of-loss"),
 };
@@ -166,7 +166,7 @@ pub(super) struct Shares {
     informed: Map<Place, Informed>,
     /// Who has let a check of a bucket pass before the store had answered.
     credited: Map<Place, u64>,
-    /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
+    /// Nodes hear of each other: of windows each takes what it used, and `fleet.rs` adds that up.
     gossips: bool,
     doubt: u64,
     found: Found,

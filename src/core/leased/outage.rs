@@ -373,7 +373,7 @@ impl LeasedKey {
         timeout: Micros,
         fleet: Option<FleetView>,
     ) -> Option<Decision> {
-        let is_stranger = fleet.is_some_and(|fleet| !fleet.is_settled) && !on(Mutant::StrangerTakesAll);
+        let is_stranger = fleet.is_some_and(|fleet| !fleet.has_looked) && !on(Mutant::StrangerTakesAll);
         let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
         let is_aside = self.view.rule().is_entitled();

@@ -22,7 +22,7 @@ use crate::core::usage::{Count, PeerIndex, Report, ReportTerms, Usage, Window};
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
 
 /// By this time after the end of a window, every node has reported what it admitted in it.
-const SETTLING: Micros = Micros(300_000);
+const REPORTING: Micros = Micros(300_000);
 
 /// A report that comes so long after the end of its window has left after that. One that left before, and took longer, may lack what its
 /// node admitted last.
@@ -276,8 +276,8 @@ impl LeasedKey {
         let limit = &self.view.rule().limits[index];
         // A node that does not know yet how many nodes there are has no part. If the store has answered before the node knew,
         // the others lease what is left, and it has none of this loss any more.
-        let is_found = || self.outage.phase().until().is_some_and(|until| Some(until - GRACE) < fleet.settles);
-        if (!fleet.is_settled || is_found()) && !on(Mutant::StrangerTakesAll) {
+        let is_found = || self.outage.phase().until().is_some_and(|until| Some(until - GRACE) < fleet.looks_until);
+        if (!fleet.has_looked || is_found()) && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
         if !self.follows_usage(index) {
@@ -285,7 +285,7 @@ impl LeasedKey {
             return crate::core::share::share_ppm(self.view.nodes().max(fleet.largest).max(fleet.live));
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
-        let has_ended = |heard| self.view.clock().earliest(heard) >= ended + SETTLING;
+        let has_ended = |heard| self.view.clock().earliest(heard) >= ended + REPORTING;
         let everybody = fleet.is_whole() && fleet.heard.is_some_and(has_ended);
         let back = |windows: u64| {
             self.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))

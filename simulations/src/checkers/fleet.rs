@@ -78,7 +78,7 @@ static NO_WINDOWS: Exemption =
     Exemption::new("denials under buckets", "They have no windows, and nobody tells of them.");
 
 pub(super) static SHEET: Sheet = Sheet {
-    file: "together.rs",
+    file: "fleet.rs",
     invariants: &["static-shares", "prefilter"],
     proves: "What all nodes together admit on shares in one window, each by the clock that it goes by, stays below 95 % of the limit; and nobody is denied by what peers told of a window of which the store had more.",
     judges: "Shares: fixed and sliding windows, several limits. Denials by peers: windows of all kinds, several limits.",
@@ -134,7 +134,7 @@ struct Part {
 
 /// The checker.
 #[derive(Clone, Debug)]
-pub(super) struct Together {
+pub(super) struct FleetShares {
     /// Nodes hear of each other.
     is_on: bool,
     /// It begins in the midst of keys' lives: what nodes were told before it does not know.
@@ -177,7 +177,7 @@ pub(super) struct Together {
     found: Found,
 }
 
-impl Together {
+impl FleetShares {
     /// Scoped to keys whose limits do not change and that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         Phased::new(&PUSHES, setting, Self::new)
@@ -446,7 +446,7 @@ impl Together {
     }
 }
 
-impl Observer for Together {
+impl Observer for FleetShares {
     fn minds(&self, topic: Topic) -> bool {
         topic == Topic::Told
     }
@@ -526,7 +526,7 @@ impl Observer for Together {
     }
 }
 
-impl Checker for Together {
+impl Checker for FleetShares {
     fn violations(&self) -> &[Violation] {
         &self.found.list
     }
@@ -553,10 +553,10 @@ mod tests {
     use crate::observe::Holding;
     use crate::plan::Gossip;
 
-    fn checker(history: &History) -> Together {
+    fn checker(history: &History) -> FleetShares {
         let mut setting = history.setting();
         setting.plan.gossip = Some(Gossip::default());
-        Together::new(&setting)
+        FleetShares::new(&setting)
     }
 
     #[test]
@@ -577,7 +577,7 @@ mod tests {
             let mut history = History::new("100/1s fixed");
             let mut setting = history.leaping();
             setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Together::phased(&setting);
+            let mut checker = FleetShares::phased(&setting);
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
             history.check(&mut checker, at * SECOND + SECOND / 10, 96, Source::Share, true);
@@ -594,7 +594,7 @@ mod tests {
             let mut setting = history.setting();
             setting.plan.gossip = Some(Gossip::default());
             setting.plan.redis.skew = crate::span::Span(SECOND);
-            let mut checker = Together::new(&setting);
+            let mut checker = FleetShares::new(&setting);
             for (at, cost) in [(6_900_000, 47), (7_100_000, cost)] {
                 history.on_share(&mut checker, at, ahead, cost);
             }
@@ -625,7 +625,7 @@ mod tests {
     fn what_is_set_aside_is_judged_of_who_has_heard_where_another_clock_counts_the_key() {
         for (midway, hears, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
             let mut history = History::entitled("100/1s fixed");
-            let mut checker = Together { midway, ..checker(&history) };
+            let mut checker = FleetShares { midway, ..checker(&history) };
             if hears {
                 history.settled(&mut checker, SECOND, 1, 1);
             }
@@ -775,7 +775,7 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Together::new(&setting);
+            let mut checker = FleetShares::new(&setting);
             let at = SECOND / 2;
             history.settled(&mut checker, 1, 1, 1);
             let request = Request { cost: 5, ..history.ask(&mut checker, at) };

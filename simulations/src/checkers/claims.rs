@@ -51,7 +51,7 @@ static TWO_VOID: Exemption = Exemption::new(
 );
 
 pub(super) static SHEET: Sheet = Sheet {
-    file: "told.rs",
+    file: "claims.rs",
     invariants: &["no-free-budget"],
     proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it says of a bucket is no less than the store has shown and it has spent since; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
     judges: "All algorithms, several limits; what is owed of a share: the longest of the windows.",
@@ -132,7 +132,7 @@ struct Account {
 
 /// The checker.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct Claims {
     is_on: bool,
     /// Nodes whose keys may have had to make room for others.
     crowded: Set<u32>,
@@ -216,7 +216,7 @@ impl Account {
     }
 }
 
-impl Told {
+impl Claims {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         Phased::new(&PUSHES, setting, Self::new).from(|told, sees| told.blind = sees)
@@ -459,7 +459,7 @@ fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
     (end(now - doubt) == end(now + doubt)).then(|| end(now))
 }
 
-impl Observer for Told {
+impl Observer for Claims {
     fn minds(&self, topic: Topic) -> bool {
         topic == Topic::Asked
     }
@@ -560,7 +560,7 @@ impl Observer for Told {
     }
 }
 
-impl Checker for Told {
+impl Checker for Claims {
     fn violations(&self) -> &[Violation] {
         &self.found.list
     }
@@ -588,7 +588,7 @@ mod tests {
     fn saying_nothing_and_saying_too_much_are_seen() {
         for (known, seen) in [(4, 0), (3, 1), (5, 1), (0, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.called(&mut checker, SECOND / 3, 1, 4);
             history.settled(&mut checker, SECOND / 3, 1, 4);
             history.known = known;
@@ -603,7 +603,7 @@ mod tests {
         for (limit, at) in [("10/1s fixed", SECOND), ("10/1s sliding", 0), ("10/1s fixed from-first", SECOND)] {
             for (known, named, seen) in [(4, START + at, 0), (0, 0, 1), (4, START + at + 7 * SECOND, 1)] {
                 let mut history = History::new(limit);
-                let mut checker = Told::new(&history.setting());
+                let mut checker = Claims::new(&history.setting());
                 history.opened = at.wrapping_sub(SECOND);
                 history.called(&mut checker, SECOND / 3, 1, 4);
                 history.settled(&mut checker, SECOND / 3, 1, 4);
@@ -620,7 +620,7 @@ mod tests {
     fn a_window_is_open_by_the_clock_of_the_keys_owner() {
         for (ahead, seen) in [(0, 1), (SECOND / 2, 0)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.called(&mut checker, SECOND / 2, 1, 4);
             history.lent(&mut checker, SECOND / 2, ahead, 1, 4);
             history.called(&mut checker, SECOND * 5 / 8, 2, 1);
@@ -633,7 +633,7 @@ mod tests {
     fn a_window_that_may_be_over_by_clocks_that_drifted_need_not_be_named() {
         for (before, seen) in [(SECOND, 0), (2 * SECOND, 1)] {
             let mut history = History::new("10/1h fixed from-first");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.opened = 3_599 * SECOND;
             history.called(&mut checker, SECOND / 3, 1, 4);
             history.settled(&mut checker, SECOND / 3, 1, 4);
@@ -646,7 +646,7 @@ mod tests {
     fn saying_nothing_of_one_of_two_limits_is_seen() {
         for (limits, seen) in [(2, 0), (1, 1)] {
             let mut history = History::of_several(&["10/1s fixed", "20/1s fixed"]);
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             let mut counters = [Counter::default(); MAX_LIMITS];
             counters[..2].fill(Counter { used: 4, prev: 0, at: Timestamp(START + SECOND) });
             history.lent_in(&mut checker, SECOND / 3, counters, 4);
@@ -672,7 +672,7 @@ mod tests {
             (say(0, 0), 4, 0, 1),
         ] {
             let mut history = History::new("10/1s");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.called(&mut checker, SECOND / 3, 1, 5);
             history.settled(&mut checker, SECOND / 3, 1, 5);
             if back > 0 {
@@ -691,7 +691,7 @@ mod tests {
     fn what_an_overtaken_answer_shows_of_a_bucket_need_not_be_said() {
         for (given, seen) in [(SECOND / 3, 1), (SECOND / 5, 0)] {
             let mut history = History::new("10/1s");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.called(&mut checker, SECOND / 5, 1, 1);
             history.opened = 0_u64.wrapping_sub(SECOND / 10);
             history.settled(&mut checker, SECOND / 4, 0, 1);
@@ -707,7 +707,7 @@ mod tests {
     fn too_much_of_a_window_that_began_before_it_looked_is_not_judged() {
         for (blind, seen) in [(0, 1), (1, 0)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             checker.blind = blind;
             history.known = 5;
             history.called(&mut checker, SECOND / 2, 1, 1);
@@ -719,7 +719,7 @@ mod tests {
     fn an_acquire_that_was_given_up_and_is_not_said_to_be_void_is_seen() {
         for (says, seen) in [(true, 0), (false, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.asks_under = 1;
             history.called(&mut checker, 1, 1, 4);
             history.called(&mut checker, 2, 1, 4);
@@ -740,7 +740,7 @@ mod tests {
             [(None, false, 1), (looked(2), false, 0), (looked(1), false, 1), (None, true, 1), (looked(1), true, 0)]
         {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.asks_under = 1;
             history.called(&mut checker, 1, 1, 4);
             history.called(&mut checker, 2, 1, 4);
@@ -759,7 +759,7 @@ mod tests {
     #[test]
     fn a_debt_that_is_not_asked_for_is_seen() {
         let mut history = History::new("10/1s fixed");
-        let mut checker = Told::new(&history.setting());
+        let mut checker = Claims::new(&history.setting());
         history.called(&mut checker, 1, 1, 4);
         history.settled(&mut checker, 2, 1, 4);
         history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
@@ -776,7 +776,7 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             setting.plan.daemon.max_keys = 8;
-            let mut checker = Told::new(&setting);
+            let mut checker = Claims::new(&setting);
             before.iter().for_each(|what| history.see(&mut checker, 0, what));
             history.called(&mut checker, 1, 1, 4);
             history.settled(&mut checker, 2, 1, 4);
@@ -791,7 +791,7 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             setting.plan.clocks.offset = Span(offset);
-            let mut checker = Told::new(&setting);
+            let mut checker = Claims::new(&setting);
             history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
             history.called(&mut checker, 3 * SECOND / 2, 1, 2);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
@@ -802,7 +802,7 @@ mod tests {
     fn what_a_hold_gave_back_to_the_share_is_not_owed() {
         for (back, seen) in [(2, 0), (1, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Told::new(&history.setting());
+            let mut checker = Claims::new(&history.setting());
             history.called(&mut checker, 1, 1, 4);
             history.settled(&mut checker, 2, 1, 4);
             history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
@@ -819,7 +819,7 @@ mod tests {
     #[test]
     fn a_window_that_a_clock_set_back_opens_is_remembered() {
         let mut history = History::new("10/1s fixed");
-        let mut checker = Told::new(&history.setting());
+        let mut checker = Claims::new(&history.setting());
         for window in 0..=WINDOWS as u64 {
             history.opened = (WINDOWS as u64 - window) * SECOND;
             history.called(&mut checker, window, window + 1, 4);

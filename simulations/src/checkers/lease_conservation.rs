@@ -41,7 +41,7 @@ static LAPSED: Exemption =
     Exemption::new("what lapses of a bucket", "bucket.rs knows when an account is closed: here it is held for ever.");
 
 pub(super) static SHEET: Sheet = Sheet {
-    file: "purse.rs",
+    file: "lease_conservation.rs",
     invariants: &["conservation"],
     proves: "A node admits no more of a key than it was lent and has not handed back, and hands back no more than it has, of windows only while they are open, and after a reset only what was lent since. What it lends on it has spent, and the peer admits no more with it.",
     judges: "All algorithms, several limits.",
@@ -85,7 +85,7 @@ struct LentOn {
 
 /// The checker.
 #[derive(Debug)]
-pub(super) struct Purse {
+pub(super) struct LeaseConservation {
     /// Baselines keep no leases, or none that are called so.
     leases: bool,
     clocks: Clocks,
@@ -120,7 +120,7 @@ fn take<'a>(lots: impl Iterator<Item = &'a mut Lot>, tokens: u64) -> u64 {
     })
 }
 
-impl Purse {
+impl LeaseConservation {
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
             leases: setting.plan.brain == Brain::Rationd,
@@ -299,7 +299,7 @@ impl Purse {
     }
 }
 
-impl Observer for Purse {
+impl Observer for LeaseConservation {
     fn minds(&self, topic: Topic) -> bool {
         topic == Topic::Asked
     }
@@ -361,7 +361,7 @@ impl Observer for Purse {
     }
 }
 
-impl Checker for Purse {
+impl Checker for LeaseConservation {
     fn violations(&self) -> &[Violation] {
         &self.found.list
     }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn more_than_was_lent_is_seen() {
         let mut history = History::new("10/1s fixed");
-        let mut checker = Purse::new(&history.setting());
+        let mut checker = LeaseConservation::new(&history.setting());
         history.settled(&mut checker, 0, 1, 4);
         history.settled(&mut checker, 1, 1, 4);
         history.check(&mut checker, 2, 4, Source::Lease, true);
@@ -395,7 +395,7 @@ mod tests {
             [(3, 2, 3, 1, 0), (5, 2, 3, 0, 1), (3, 2, 3, 2, 1), (3, 2, 4, 0, 1), (3, 3, 1, 0, 1)]
         {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = LeaseConservation::new(&history.setting());
             history.settled(&mut checker, 0, 1, 4);
             history.lent_on(&mut checker, 1, "10/1s fixed", tokens, false);
             history.heard_of_loan(&mut checker, 2, tokens);
@@ -410,7 +410,7 @@ mod tests {
     fn what_is_lent_of_what_is_set_aside_was_not_lent_and_ends_with_its_window() {
         for (at, cost, seen) in [(SECOND - 1, 3, 0), (SECOND - 1, 4, 1), (SECOND, 1, 1)] {
             let mut history = History::entitled("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = LeaseConservation::new(&history.setting());
             history.lent_aside(&mut checker, [SECOND - 9, at], 0, 3);
             let request = Request { node: 1, cost, ..history.ask(&mut checker, at) };
             history.answer(&mut checker, at, &request, Source::Peer, true);
@@ -422,7 +422,7 @@ mod tests {
     fn what_is_lent_on_of_a_window_ends_with_it() {
         for (at, seen) in [(SECOND - 1, 0), (SECOND, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = LeaseConservation::new(&history.setting());
             history.settled(&mut checker, 0, 1, 4);
             history.lent_on(&mut checker, SECOND - 9, "10/1s fixed", 3, false);
             history.heard_of_loan(&mut checker, at, 3);
@@ -437,7 +437,7 @@ mod tests {
     fn of_two_answers_to_an_ask_the_one_counts_that_was_heard() {
         for (heard, seen) in [(105, 1), (991_851, 0)] {
             let mut history = History::entitled("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = LeaseConservation::new(&history.setting());
             let (rule, ask) = (&history.setting().rules[0].clone(), &peer_ask(1, 3, 1));
             let answer = |lasts| loan(1).map(|loan| Loan { aside: true, lasts: Some(Micros(lasts)), ..loan });
             let (key, at) = (0, SECOND + 10);
@@ -460,7 +460,7 @@ mod tests {
     fn handing_back_more_than_is_held_is_seen() {
         for (amount, seen) in [(3, 0), (4, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Purse::new(&history.setting());
+            let mut checker = LeaseConservation::new(&history.setting());
             history.settled(&mut checker, 0, 1, 4);
             history.check(&mut checker, 2, 1, Source::Lease, true);
             history.handed_back(&mut checker, 3, amount, amount);
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn what_is_over_is_handed_back_once_and_not_spent() {
         let mut history = History::new("10/1s fixed");
-        let mut checker = Purse::new(&history.setting());
+        let mut checker = LeaseConservation::new(&history.setting());
         history.settled(&mut checker, 0, 1, 4);
         history.opened = SECOND;
         history.settled(&mut checker, SECOND, 2, 3);
@@ -490,7 +490,7 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             setting.plan.redis.skew = crate::span::Span::secs(skew);
-            let mut checker = Purse::new(&setting);
+            let mut checker = LeaseConservation::new(&setting);
             history.stale = stale;
             history.executed(&mut checker, 1, 1);
             history.settled_in(&mut checker, 2, [1, 1], 4);
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn what_was_lent_of_another_window_is_seen() {
         let mut history = History::new("10/1s fixed");
-        let mut checker = Purse::new(&history.setting());
+        let mut checker = LeaseConservation::new(&history.setting());
         history.settled(&mut checker, 0, 1, 4);
         history.check(&mut checker, SECOND - 1, 1, Source::Lease, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
@@ -520,7 +520,7 @@ mod tests {
     fn what_a_clock_lends_that_has_caught_up_with_the_one_before_ends_with_its_window() {
         for (second, seen) in [(10, 0), (11, 1)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Purse::new(&history.leaping());
+            let mut checker = LeaseConservation::new(&history.leaping());
             history.lent(&mut checker, 1, 5 * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
             history.check(&mut checker, 2 * SECOND, 2, Source::Lease, true);
