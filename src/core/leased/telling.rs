@@ -32,11 +32,11 @@ pub(in crate::core) fn tell(
 
 /// The peers that have to hear what this node has admitted of a key; `None`: all.
 ///
-/// A key that is leased for many nodes by its owner is asked of that, and its answers say what is left. So two kinds of peers go by what
-/// is reported beside them: those that lease the key themselves, which have reported of it; and the owner and who would own it next, because it
-/// reckons with what others were lent. That is so for the owner and for a node that was lent something before it asked the owner.
-/// Whoever leases for itself, as of a hot key, reports to all, so that all others that do know it. Everybody has to hear what the store has
-/// lost, and what a node that leaves has admitted.
+/// Where an owner leases a key for many nodes, they ask the owner, and its answers say what is left. So few peers go by what is reported beside
+/// the answers: those that lease the key themselves, and the key's owner and the peer that would own it next, which reckon with what others were
+/// lent. The first are known, because they have reported of the key: a node that leases for itself alone, as of a busy key, reports to all.
+/// A node that was lent something before it knew the owner reports to the same few, since it asks the owner from then on. All have
+/// to hear what the store has lost, and what a node that leaves has admitted.
 fn hearers(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Arc<[PeerIndex]>> {
     let is_for_all = key.telling() == Rank::Lost || cx.draining;
     let is_of_owner = || nodes_served(key, cx, now) > 1 || asks_owner(key, cx, now);
