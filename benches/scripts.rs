@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use rationd::clock;
-use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, Frees, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, Frees, JUST_NOW, Known, OPEN, Op, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -174,7 +174,7 @@ fn acquire(epoch: u64) -> Op {
 
 /// As a node gives the rest of a lease back under gcra: it says what it spent.
 fn give_back(epoch: u64) -> Op {
-    Op::Return { amount: 1, epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: Default::default() }
+    Op::Return { amount: 1, epoch, held: 0, voids: None, ages: JUST_NOW, windows: Default::default() }
 }
 
 /// Microseconds that Redis counts for one EVALSHA, when each key is asked for once.

@@ -226,7 +226,7 @@ fn what_was_leased_before_a_check_and_never_answered_is_given_back() {
     bench.fail(&again, StoreError::Away { since: bench.now });
     bench.advance(SECOND);
     let voided = bench.calls().into_iter().find_map(|call| match call.op {
-        Op::Return { voids, .. } => Some(voids.id),
+        Op::Return { voids: Some(voids), .. } => Some(voids.id),
         _ => None,
     });
     assert_eq!(voided, Some(first.id), "the key was not forgotten");

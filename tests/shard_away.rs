@@ -49,7 +49,7 @@ fn given_up(limit: &str) -> (Bench, Call) {
 /// The return that says of an order that it is void.
 fn voiding(bench: &mut Bench, id: u64) -> Call {
     let calls = bench.calls();
-    let voids = |call: &Call| matches!(call.op, Op::Return { voids, .. } if voids.id == id);
+    let voids = |call: &Call| matches!(call.op, Op::Return { voids: Some(voids), .. } if voids.id == id);
     assert!(calls.len() == 1 && voids(&calls[0]), "the store hears first what is void: {calls:?}");
     calls[0].clone()
 }
@@ -128,8 +128,8 @@ fn what_a_lost_return_reported_is_told_with_the_order_that_is_void() {
             bench.fail(&again, StoreError::Unknown);
         }
         bench.advance(Micros(250_000));
-        let Op::Return { voids, .. } = voiding(&mut bench, call.id).op else { unreachable!() };
-        assert_eq!(voids.told, reported);
+        let Op::Return { voids: Some(voids), .. } = voiding(&mut bench, call.id).op else { unreachable!() };
+        assert_eq!(voids.reported, reported);
     }
 }
 
@@ -217,7 +217,11 @@ fn what_was_lent_under_other_limits_is_void() {
     bench.rule = Arc::new(Rule::of("test", &[Limit::parse("2/1s fixed").unwrap()]));
     assert_eq!(bench.check(1), None);
     let calls = bench.calls();
-    assert!(matches!(calls[0].op, Op::Return { voids, .. } if voids.id == call.id), "it goes back: {:?}", calls[0].op);
+    assert!(
+        matches!(calls[0].op, Op::Return { voids: Some(voids), .. } if voids.id == call.id),
+        "it goes back: {:?}",
+        calls[0].op
+    );
     bench.grant(&call, 6);
     assert_eq!((bench.held(), bench.replies()), (0, vec![]));
     let call = &calls[1];

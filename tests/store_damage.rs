@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -109,14 +109,8 @@ fn acquire(tokens: u64) -> Op {
 }
 
 fn all_ops() -> [Op; 5] {
-    let back = Op::Return {
-        amount: 1,
-        epoch: 5,
-        held: 0,
-        voids: Voided::default(),
-        ages: JUST_NOW,
-        windows: [NOW.stored(); MAX_LIMITS],
-    };
+    let back =
+        Op::Return { amount: 1, epoch: 5, held: 0, voids: None, ages: JUST_NOW, windows: [NOW.stored(); MAX_LIMITS] };
     [Op::Peek, back, Op::Refund { amount: 1, epoch: 0, windows: OPEN }, acquire(3), Op::Reset]
 }
 
@@ -389,7 +383,7 @@ fn what_an_idle_node_hands_back_it_hands_back_once() {
                     is_window.then(|| lent.counters[at].at.stored()).flatten()
                 });
                 let (epoch, amount) = (lent.epoch, 3);
-                let (held, voids, ages) = (0, Voided::default(), JUST_NOW);
+                let (held, voids, ages) = (0, None, JUST_NOW);
                 let op = match what {
                     "return" => Op::Return { amount, epoch, held, voids, ages, windows },
                     "refund" => Op::Refund { amount, epoch: 0, windows: OPEN },

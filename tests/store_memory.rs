@@ -160,7 +160,7 @@ fn key_lasts_as_long_as_a_node_holds_some_of_its_bucket() {
         bench.pass(SECOND).pass(SECOND);
         bench.next_id += 1;
         let held = 9 - told;
-        let (epoch, voids) = (lent.epoch, Voided::default());
+        let (epoch, voids) = (lent.epoch, None);
         let back = Op::Return { amount: 0, epoch, held, ages: JUST_NOW, windows: OPEN, voids };
         let grant = bench.ask(1, "a", bench.next_id, back).expect("room");
         assert_eq!((grant.epoch, grant.counters[0].used), (lent.epoch, held), "after {told} times 2 s");
@@ -219,7 +219,7 @@ fn what_a_node_keeps_of_an_account_that_was_over_is_set_aside() {
     // Nobody has accounted for them in two periods of sixteen seconds: they count as spent, until the node says that it has
     // spent none, and hands one of them back.
     bench.pass(Micros(49 * SECOND.0));
-    let (epoch, voids) = (lent.epoch, Voided::default());
+    let (epoch, voids) = (lent.epoch, None);
     let back = Op::Return { amount: 1, epoch, held: 1, voids, ages: JUST_NOW, windows: OPEN };
     let after = bench.ask(1, "a", 2, back).expect("room").counters[0];
     assert_eq!((after.used, after.at), (1, lent.counters[0].at));
@@ -417,7 +417,7 @@ fn what_a_void_acquire_had_freed_is_set_aside_again() {
     let Op::Acquire(ask) = claim(5, 19, Frees::AtAnyTime) else { unreachable!() };
     let owing = bench.claim("b", Op::Acquire(Acquire { need: 5, ..ask }));
     assert_eq!(owing.granted, 5);
-    let voids = Voided { id: bench.next_id, need: 5, ..Voided::default() };
+    let voids = Some(Voided { id: bench.next_id, need: 5, ..Voided::default() });
     let back = Op::Return { amount: 0, epoch: owing.epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };
     bench.claim("b", back);
     assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 24, "the five have been admitted");
@@ -433,7 +433,7 @@ fn what_a_void_acquire_had_freed_is_not_set_aside_again_where_others_were_lent_i
         let Op::Acquire(ask) = claim(7, 19, Frees::AtAnyTime) else { unreachable!() };
         // Of these seven somebody waited for five, or they were to pay.
         let lent = bench.claim("b", Op::Acquire(Acquire { need: 5, ..ask }));
-        let voids = Voided { id: bench.next_id, need: 5, ..Voided::default() };
+        let voids = Some(Voided { id: bench.next_id, need: 5, ..Voided::default() });
         let rest = bench.claim("a", claim(100, 19, Frees::AtAnyTime));
         assert_eq!((lent.granted, rest.granted), (7, 36), "{limit}: all but what is set aside for three");
         let back = Op::Return { amount: 0, epoch: lent.epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };

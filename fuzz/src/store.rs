@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, OPEN, Occupy, Op, Voided, Window};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, OPEN, Occupy, Op, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
@@ -86,7 +86,7 @@ fn ops() -> [Op; 6] {
         until: Timestamp(9).stored(),
         claim: None,
     };
-    let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: Voided::default() };
+    let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: None };
     let occupy = Occupy { used: 1, need: 1, want: 3, lease: Micros::from_secs(30) };
     [
         Op::Acquire(acquire),

@@ -5,7 +5,7 @@
 //! something in another form, these are replaced by those of the last commit with the old form. Called by the world
 //! for nodes of that build, and by the differential test for some of its calls.
 
-use rationd::core::call::{Acquire, Call, Op};
+use rationd::core::call::{Acquire, Call, Op, Voided};
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT};
 use rationd::core::time::StoredTime;
 use rationd::store::script::{Caller, Script};
@@ -84,9 +84,10 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             vec![need, want, least, ask.window.on_wire(), ask.epoch, held]
         }
         Op::Return { amount, epoch, held, voids, .. } => {
-            let [amount, held, need, told, spent] =
-                [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
-            vec![amount, *epoch, held, voids.id, need, told, spent, voids.answered]
+            let Voided { id, need, reported, spent, answered } = voids.unwrap_or_default();
+            let [amount, held, need, reported, spent] =
+                [*amount, *held, need, reported, spent].map(|tokens| tokens.min(MAX_COUNT));
+            vec![amount, *epoch, held, id, need, reported, spent, answered]
         }
         Op::Refund { amount, .. } => vec![(*amount).min(MAX_COUNT)],
         Op::Occupy(ask) => vec![ask.used, ask.need, ask.want, ask.lease.0],

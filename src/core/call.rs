@@ -64,8 +64,8 @@ pub enum Op {
         ages: Ages,
         /// `Counter::at` of each limit when the tokens were lent.
         windows: Windows,
-        /// An acquire that this node has abandoned.
-        voids: Voided,
+        /// An acquire that this node has abandoned, which this return declares void.
+        voids: Option<Voided>,
     },
     /// Reads the counters, and changes nothing.
     Peek,
@@ -263,7 +263,7 @@ impl Window {
     }
 }
 
-/// An acquire that was sent earlier and abandoned, so that whatever it was lent is taken back. Zeros stand for none.
+/// An acquire that was sent earlier and abandoned, so that whatever it was lent is taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Voided {
     /// The id of the call.
@@ -273,7 +273,7 @@ pub struct Voided {
     pub need: u64,
     /// Of a bucket, tokens that the acquire reported as spent, or returns before it that were not answered. They are spent whether
     /// or not those were executed.
-    pub told: u64,
+    pub reported: u64,
     /// Of a bucket, tokens that were spent since then. The rest of what the store has lent is free.
     pub spent: u64,
     /// Of a bucket, the id of this node's last acquire or return that was answered; 0 for none. If the store's

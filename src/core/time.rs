@@ -88,13 +88,39 @@ impl Instant {
     }
 }
 
+/// A time of this node's clock that is kept where there may be none, so that an `Option` of it takes no more room than an [`Instant`].
+///
+/// It does not hold the time, but how much of the clock is left from then on, which is more than nothing but at the clock's very end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeptInstant(NonZero<u64>);
+
+impl KeptInstant {
+    /// The last time but one stands for the last, which no clock reaches.
+    pub(super) const fn of(at: Instant) -> Self {
+        match NonZero::new(at.left()) {
+            Some(left) => Self(left),
+            None => Self(NonZero::<u64>::MIN),
+        }
+    }
+
+    /// The time.
+    pub(super) const fn time(self) -> Instant {
+        Instant(u64::MAX - self.0.get())
+    }
+}
+
+impl fmt::Debug for KeptInstant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.time().fmt(f)
+    }
+}
+
 /// When something is to be done: at a time of this node's clock, at once, or never. Never is later than every time.
 ///
-/// It is no larger than an [`Instant`], because a key has many of them. So it does not hold the time, but how much of the clock is
-/// left from then on, which is more than nothing: what is `None` takes no room of its own. And because `None` has nothing left,
-/// whether a time has come is one comparison of two numbers, for never as well.
+/// It is no larger than an [`Instant`], because a key has many of them: it holds how much of the clock is left from then on. Because
+/// `None` has nothing left, whether a time has come is one comparison of two numbers, for never as well.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Due(Option<NonZero<u64>>);
+pub struct Due(Option<KeptInstant>);
 
 impl Due {
     /// Due at any time.
@@ -106,7 +132,10 @@ impl Due {
     /// Due from `at` on. A clock that has come to its end does nothing any more.
     #[must_use]
     pub const fn at(at: Instant) -> Self {
-        Self(NonZero::new(at.left()))
+        match NonZero::new(at.left()) {
+            Some(left) => Self(Some(KeptInstant(left))),
+            None => Self::NEVER,
+        }
     }
 
     /// Whether nothing is to be done.
@@ -142,12 +171,12 @@ impl Due {
     /// The time; `None` for never.
     #[must_use]
     pub fn time(self) -> Option<Instant> {
-        self.0.map(|left| Instant(u64::MAX - left.get()))
+        self.0.map(KeptInstant::time)
     }
 
     /// How much of the clock is left from its time on.
     fn left(self) -> u64 {
-        self.0.map_or(0, NonZero::get)
+        self.0.map_or(0, |kept| kept.0.get())
     }
 }
 

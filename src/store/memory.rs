@@ -294,7 +294,7 @@ impl MemoryStore {
         }
         // A node that never had an answer for this key knows no epoch. It returns tokens all the same where it voids
         // its own acquire, whose answer was lost.
-        let knows = |head: Head| head.epoch == epoch || epoch == 0 && voids.id != 0;
+        let knows = |head: Head| head.epoch == epoch || epoch == 0 && voids.is_some();
         if !view.head.is_some_and(knows) {
             return view.grant(0, Standing::New);
         }
@@ -303,11 +303,12 @@ impl MemoryStore {
         for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
             taken |= view.counters[index].credit_lent(limit, amount, windows[index]);
         }
-        let (of_order, most) = view.take_back_order(&voids);
+        let (of_order, most) = view.take_back_order(voids);
         taken |= of_order;
         let mut account = None;
         // An acquire that the node sent after this return has already reported what the node holds.
-        let latest = view.record.map_or(0, |record| record.id).max(voids.id);
+        let void = voids.map_or(0, |voids| voids.id);
+        let latest = view.record.map_or(0, |record| record.id).max(void);
         if view.has_gcra() && view.id > latest {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
             let is_late = view.silent.is_some_and(|silent| silent.is_late(view.now));
@@ -324,12 +325,12 @@ impl MemoryStore {
             }
             account = Some(record);
         }
-        if taken || voids.id != 0 {
+        if taken || voids.is_some() {
             if account.is_some_and(|account| account.lent > 0) {
                 // The key must last as long as this node holds tokens of it.
                 self.cells.live_until(view.digest, view.expires_at());
             }
-            self.save_credit(&view, account, voids.id);
+            self.save_credit(&view, account, void);
             if let Some(aside) = view.aside.filter(Aside::is_changed) {
                 let nodes = self.nodes.entry(view.digest).or_default();
                 nodes.claimed(Form::of(view.limits), view.node, aside.sums, aside.part, aside.begins);

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use crate::core::call::{Acquire, Call, Counter, Grant, Op};
+use crate::core::call::{Acquire, Call, Counter, Grant, Op, Voided};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{StoredTime, Timestamp};
@@ -369,9 +369,11 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
-            let [amount, held, need, told, spent] =
-                [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
-            words.add_all(&[amount, *epoch, held, voids.id, need, told, spent, voids.answered]);
+            // Zeros where it voids no acquire.
+            let Voided { id, need, reported, spent, answered } = voids.unwrap_or_default();
+            let [amount, held, need, reported, spent] =
+                [*amount, *held, need, reported, spent].map(|tokens| tokens.min(MAX_COUNT));
+            words.add_all(&[amount, *epoch, held, id, need, reported, spent, answered]);
         }
         Op::Refund { amount, epoch, .. } => words.add_all(&[(*amount).min(MAX_COUNT), *epoch]),
         Op::Occupy(ask) => words.add_all(&[ask.used, ask.need, ask.want, ask.lease.0]),
@@ -682,7 +684,7 @@ mod tests {
                 amount: 5,
                 epoch: 1,
                 held: 0,
-                voids: crate::core::call::Voided::default(),
+                voids: None,
                 ages: crate::core::call::JUST_NOW,
                 windows: Default::default(),
             },

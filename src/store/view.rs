@@ -150,16 +150,14 @@ impl View<'_> {
     /// the rest is in the node's account. If the acquire was never executed, the node's record is brought to what it
     /// would have said. Returns whether the acquire was lent anything, and the most that can have been spent of the
     /// account.
-    pub(super) fn take_back_order(&mut self, voids: &Voided) -> (bool, u64) {
-        if voids.id == 0 {
-            return (false, u64::MAX);
-        }
+    pub(super) fn take_back_order(&mut self, voids: Option<Voided>) -> (bool, u64) {
+        let Some(voids) = voids else { return (false, u64::MAX) };
         let record = self.record.unwrap_or_default();
         // If the account is older than the last answer that the node has, either the store lost a change of it or
         // another process under the node's name opened it. What was reported since is then unknown, and all of the
         // account counts as spent.
         let is_known = record.id == voids.answered || record.id < voids.answered && voids.answered <= record.other;
-        let most = if is_known { voids.spent.saturating_add(voids.told) } else { u64::MAX };
+        let most = if is_known { voids.spent.saturating_add(voids.reported) } else { u64::MAX };
         if record.id > voids.id {
             return (false, most);
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rationd::clock::Clock;
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
@@ -101,7 +101,7 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
         amount: 1 + random.below(grant.granted),
         epoch: grant.epoch,
         held: 0,
-        voids: Voided::default(),
+        voids: None,
         ages: JUST_NOW,
         windows,
     }

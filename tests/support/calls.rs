@@ -257,14 +257,7 @@ impl Caller {
                 matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
             });
         let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
-            return Op::Return {
-                amount: 1,
-                epoch: 1,
-                held: 0,
-                voids: Voided::default(),
-                ages: JUST_NOW,
-                windows: OPEN,
-            };
+            return Op::Return { amount: 1, epoch: 1, held: 0, voids: None, ages: JUST_NOW, windows: OPEN };
         };
         let mut windows = grant.counters.map(|counter| counter.at.stored());
         if matches!(call.op, Op::Acquire(ask) if ask.window.is_next()) {
@@ -275,14 +268,14 @@ impl Caller {
         let void = Voided {
             id: random.one_of(&[call.id, call.id, call.id + 1]),
             need: random.one_of(&[few, grant.granted, u64::MAX]),
-            told: few,
+            reported: few,
             spent: random.one_of(&[0, few, u64::MAX]),
             answered: random.one_of(&[call.id, call.id, call.id + 1, 0]),
         };
-        let voids = if random.percent(25) { void } else { Voided::default() };
+        let voids = random.percent(25).then_some(void);
         Op::Return {
             amount,
-            epoch: if voids.id != 0 && few == 0 { 0 } else { grant.epoch },
+            epoch: if voids.is_some() && few == 0 { 0 } else { grant.epoch },
             held: self.held(random),
             voids,
             ages: [self.age(random); MAX_LIMITS],

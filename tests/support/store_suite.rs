@@ -197,14 +197,7 @@ fn takes_tokens_back_once(key: &mut Key<'_>) {
     let grant = key.lend(6);
     let (id, op) = (
         key.id(),
-        Op::Return {
-            amount: 4,
-            epoch: grant.epoch,
-            held: 0,
-            voids: Voided::default(),
-            ages: JUST_NOW,
-            windows: windows(&grant),
-        },
+        Op::Return { amount: 4, epoch: grant.epoch, held: 0, voids: None, ages: JUST_NOW, windows: windows(&grant) },
     );
     let taken = key.call(0, id, op);
     assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
@@ -222,11 +215,7 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken = key.call(
-            0,
-            id,
-            Op::Return { amount: 4, epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows },
-        );
+        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, voids: None, ages: JUST_NOW, windows });
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -327,7 +316,7 @@ fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
         amount: 1,
         epoch: 1,
         held: 0,
-        voids: Voided::default(),
+        voids: None,
         ages: JUST_NOW,
         windows: [Timestamp(1).stored(); MAX_LIMITS],
     };
@@ -397,7 +386,7 @@ fn lends_ahead(key: &mut Key<'_>) {
     let back = key.call(
         0,
         id,
-        Op::Return { amount: 3, epoch: grant.epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: lent },
+        Op::Return { amount: 3, epoch: grant.epoch, held: 0, voids: None, ages: JUST_NOW, windows: lent },
     );
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 3));
     key.limited(&["10/Y"]);
@@ -409,7 +398,7 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     // Of a window all that it was lent.
     let order = key.id();
     let lent = key.call(0, order, Op::Acquire(Acquire { need: 2, want: 6, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0, answered: 0 });
+    let (id, voids) = (key.id(), Some(Voided { id: order, need: 2, reported: 0, spent: 0, answered: 0 }));
     assert_eq!(key.call(0, id, voiding(lent.epoch, 0, voids)).counters[0].used, lent.counters[0].used - lent.granted);
     assert_eq!(key.lend(10).granted, 10);
     // Of a bucket what it was charged at once, and what is in the account: one token of two was spent since.
@@ -418,12 +407,12 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     let first = key.acquire(0, Acquire { need: 1, want: 3, ..ask(0) });
     let order = key.id();
     key.call(0, order, Op::Acquire(Acquire { need: 2, want: 5, held: 2, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 1, answered: 0 });
+    let (id, voids) = (key.id(), Some(Voided { id: order, need: 2, reported: 0, spent: 1, answered: 0 }));
     let after = key.call(0, id, voiding(first.epoch, 1, voids));
     assert_eq!((after.counters[0].used, after.counters[0].at.0), (1, first.counters[0].at.0 + slot));
     // One that was not executed told nothing: the node says it again.
     let (answered, order) = (id, key.id());
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 1, spent: 0, answered });
+    let (id, voids) = (key.id(), Some(Voided { id: order, need: 2, reported: 1, spent: 0, answered }));
     let after = key.call(0, id, voiding(first.epoch, 0, voids));
     let spent = first.counters[0].at.0 + 2 * slot;
     assert_eq!((after.counters[0].used, after.counters[0].at.0), (0, spent));
@@ -435,7 +424,7 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     // Who never had an answer knows no epoch.
     let order = key.id();
     key.call(0, order, Op::Acquire(Acquire { need: 2, want: 2, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0, answered: 0 });
+    let (id, voids) = (key.id(), Some(Voided { id: order, need: 2, reported: 0, spent: 0, answered: 0 }));
     assert_eq!(key.call(0, id, voiding(0, 0, voids)).counters[0].at.0, spent);
 }
 
@@ -451,7 +440,7 @@ fn charges_an_account_that_the_node_knows_nothing_of(key: &mut Key<'_>) {
             "lost" => (lent.epoch, lost),
             _ => (0, 0),
         };
-        let voids = Voided { id: void, need: 1, told: 0, spent: 0, answered };
+        let voids = Some(Voided { id: void, need: 1, reported: 0, spent: 0, answered });
         let back = Op::Return { amount: 0, epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };
         let after = key.call(0, id, back).counters[0];
         assert_eq!((after.used, after.at.0), (0, lent.counters[0].at.0 + spent * slot), "{case}");
@@ -471,16 +460,13 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
     let id = key.id();
     let windows = windows(&second);
-    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, voids: Voided::default(), ages: JUST_NOW, windows };
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, voids: None, ages: JUST_NOW, windows };
     assert_eq!(seen(&key.call(0, id, back)), (2, 2));
     assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
     assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
     let id = key.id();
-    let rest = key.call(
-        0,
-        id,
-        Op::Return { amount: 1, epoch: first.epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows },
-    );
+    let rest =
+        key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, voids: None, ages: JUST_NOW, windows });
     assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
 

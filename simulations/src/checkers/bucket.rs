@@ -236,19 +236,17 @@ impl Account {
                 0
             }
             // A key that has begun anew has no such account, and what is said of it is heard by nobody.
-            Op::Return { voids, epoch, .. } if epoch != grant.epoch && (epoch != 0 || voids.id == 0) => {
+            Op::Return { voids, epoch, .. } if epoch != grant.epoch && (epoch != 0 || voids.is_none()) => {
                 *self = Self::default();
                 0
             }
             Op::Return { voids, held, .. } => {
                 let before = *self;
-                *self = Self { open: held, order: before.order.max(voids.id), at: grant.now.0, ..before };
-                if voids.id == 0 || before.order > voids.id {
-                    return 0;
-                }
-                self.at_once = 0;
-                let (back, told) = if before.order == voids.id { (before.at_once, 0) } else { (0, voids.told) };
-                let kept = [told, voids.spent, held, grant.granted].into_iter().fold(0, u64::saturating_add);
+                *self = Self { open: held, at: grant.now.0, ..before };
+                let Some(voids) = voids.filter(|voids| before.order <= voids.id) else { return 0 };
+                (self.order, self.at_once) = (voids.id, 0);
+                let (back, reported) = if before.order == voids.id { (before.at_once, 0) } else { (0, voids.reported) };
+                let kept = [reported, voids.spent, held, grant.granted].into_iter().fold(0, u64::saturating_add);
                 (before.open + back).saturating_sub(kept)
             }
             _ => 0,

@@ -480,9 +480,7 @@ impl Observer for Claims {
             Seen::Joined { node, .. } => _ = self.crowded.remove(node),
             Seen::Called { node, key, call, sent } => {
                 let life = self.lives.of(*node);
-                if let Op::Return { voids, .. } = call.op
-                    && voids.id != 0
-                {
+                if let Op::Return { voids: Some(voids), .. } = call.op {
                     self.settle(life, *key, voids.id);
                     self.account(life, *key).voiding = voids.id;
                 }
@@ -520,7 +518,7 @@ impl Observer for Claims {
                 let life = (*node, *incarnation);
                 self.skews.of(*key).get_or_insert(grant.now.0.wrapping_sub(moment.store.0));
                 self.settle(life, *key, call.id);
-                if matches!(call.op, Op::Return { voids, .. } if voids.id != 0) {
+                if matches!(call.op, Op::Return { voids: Some(_), .. }) {
                     self.account(life, *key).voiding = 0;
                 }
                 if grant.reset || call.op == Op::Reset {

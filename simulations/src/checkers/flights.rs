@@ -87,7 +87,7 @@ impl Observer for Flights {
                 }
             }
             // An order under limits that have changed is void: the store is told so before it is asked again.
-            Seen::Called { node, key, call, .. } if let Op::Return { voids, .. } = &call.op => {
+            Seen::Called { node, key, call, .. } if let Op::Return { voids: Some(voids), .. } = &call.op => {
                 let place = (self.lives.of(*node), *key);
                 if self.flights.get(&place).is_some_and(|flight| flight.id == voids.id) {
                     self.flights.remove(&place);

@@ -177,7 +177,7 @@ impl Store {
             // What a node was lent by an order that is void goes back with what it hands back.
             let orders = self.orders.get(&(key, node));
             let freed = match (&call.op, orders) {
-                (Op::Return { voids, .. }, Some(orders)) if voids.id != 0 => orders.freed(voids.id, index, counter.at),
+                (Op::Return { voids: Some(voids), .. }, Some(orders)) => orders.freed(voids.id, index, counter.at),
                 _ => [0, 0],
             };
             let freed = freed.map(|lent| lent - stays_charged(call, grant, ran, before, counter.at, lent));
@@ -199,9 +199,10 @@ impl Store {
         let counters = call.rule.limits.iter().zip(&grant.counters).zip(windows);
         let taken =
             knows(call, grant) && counters.into_iter().any(|((limit, at), of)| lent_by(limit, at.at, of).is_some());
-        let orders = self.orders.get(&(key, node)).filter(|_| voids.id != 0 && knows(call, grant));
+        let void = voids.map(|voids| voids.id);
+        let orders = self.orders.get(&(key, node)).filter(|_| void.is_some() && knows(call, grant));
         // Of an order that is void all counts, whatever windows are over.
-        let last = orders.and_then(|orders| orders.latest.back()).filter(|order| order.id == voids.id);
+        let last = orders.and_then(|orders| orders.latest.back()).filter(|order| Some(order.id) == void);
         let freed = last.is_some_and(|order| order.granted > 0);
         let is_unsure = VOID.when(orders.is_some_and(|orders| orders.unsure));
         let wanted = if taken || freed { amount } else { 0 };
@@ -229,7 +230,7 @@ impl Store {
                 orders.unsure = stale;
             }
             // It goes back once. One that comes later is lent nothing.
-            Op::Return { voids, .. } if voids.id != 0 && !stale && !orders.unsure && knows(call, grant) => {
+            Op::Return { voids: Some(voids), .. } if !stale && !orders.unsure && knows(call, grant) => {
                 orders.latest.retain(|order| order.id > voids.id);
             }
             _ => {}
@@ -304,7 +305,7 @@ struct Also {
 /// so only where an order of its own is void.
 fn knows(call: &Call, grant: &Grant) -> bool {
     let Op::Return { epoch, voids, .. } = call.op else { return false };
-    grant.epoch != 0 && (epoch == grant.epoch || epoch == 0 && voids.id != 0)
+    grant.epoch != 0 && (epoch == grant.epoch || epoch == 0 && voids.is_some())
 }
 
 /// Of a limit that counts in the window of `at`, the counter that was lent of: 0 that of the window, 1 that of the next,
@@ -323,7 +324,7 @@ fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize
 /// aside for its node in this window, and others were lent so much meanwhile that this cannot be set aside again.
 fn stays_charged(call: &Call, grant: &Grant, ran: &Ran, before: Counter, at: Timestamp, lent: u64) -> u64 {
     let Op::Return { amount, windows, voids, .. } = &call.op else { return 0 };
-    let (limit, needed) = (&call.rule.limits[0], lent.min(voids.need));
+    let (limit, needed) = (&call.rule.limits[0], lent.min(voids.map_or(0, |voids| voids.need)));
     let Some(found) = ran.hash[0].as_ref().filter(|_| call.rule.is_entitled_window() && !ran.is_earlier) else {
         return 0;
     };

@@ -470,7 +470,7 @@ impl History {
     /// A node hands tokens of this window back, and learns that all are taken, or does not yet.
     pub(super) fn hands_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, is_answered: bool) {
         let mut call = self.voiding(0);
-        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+        if let Op::Return { amount: of, windows, voids: Some(voids), .. } = &mut call.op {
             (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND).stored(), 0);
         }
         call.id = 50 + at;
@@ -485,7 +485,7 @@ impl History {
     /// A call leaves that hands tokens of these windows back.
     pub(super) fn returns_of(&mut self, observer: &mut dyn Observer, at: u64, ends: [Timestamp; 2], amount: u64) {
         let mut call = self.voiding(0);
-        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+        if let Op::Return { amount: of, windows, voids: Some(voids), .. } = &mut call.op {
             (*of, windows[0], windows[1], voids.need) = (amount, ends[0].stored(), ends[1].stored(), 0);
         }
         call.id = 50 + at;
@@ -495,7 +495,7 @@ impl History {
     /// A node hands tokens of this window back, and so many are taken.
     pub(super) fn handed_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, taken: u64) {
         let mut call = self.voiding(0);
-        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+        if let Op::Return { amount: of, windows, voids: Some(voids), .. } = &mut call.op {
             (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND).stored(), 0);
         }
         call.id = 50 + at;
@@ -563,7 +563,7 @@ impl History {
     }
 
     fn voiding(&self, id: u64) -> Call {
-        let voids = Voided { id, need: self.needed, ..Voided::default() };
+        let voids = Some(Voided { id, need: self.needed, ..Voided::default() });
         let (ages, windows) = (rationd::core::call::JUST_NOW, OPEN);
         let op = Op::Return { amount: 0, epoch: self.epoch, held: 0, ages, windows, voids };
         Call { op, ..self.acquire(id + 1, 0) }

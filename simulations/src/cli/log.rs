@@ -81,7 +81,7 @@ fn order(call: &Call) -> String {
         }
         Op::Return { amount, epoch, held, ages, windows, voids } => {
             let windows: Vec<_> = limits.map(|index| (StoredTime::number(windows[index]), ages[index].0)).collect();
-            let id = voids.id;
+            let id = voids.map_or(0, |voids| voids.id);
             format!("return {amount}, epoch {epoch}, held {held}, {windows:?}, voids {id}")
         }
         other => format!("{other:?}"),

@@ -57,30 +57,29 @@ impl LeasedKey {
 
     /// Abandons an acquire, and returns what the next return tells the store of it. A return before it may have been lost, too: what
     /// that reported is spent all the same, and the store would take it for free.
-    pub(super) fn void_order(&mut self, call: &Call) -> Voided {
-        let order = self.view.void_order(call);
-        let told = order.told.saturating_add(self.calls.reported()).min(MAX_COUNT);
-        if order.id == 0 { order } else { Voided { told, ..order } }
+    pub(super) fn void_order(&mut self, call: &Call) -> Option<Voided> {
+        let order = self.view.void_order(call)?;
+        Some(Voided { reported: order.reported.saturating_add(self.calls.reported()).min(MAX_COUNT), ..order })
     }
 
     /// Takes the abandoned acquire. What a bucket was charged at once for it may only be taken back until the bucket
     /// may have filled up: then the charge has leaked away, and a credit would admit too much.
-    pub(super) fn take_doubtful(&mut self, now: Instant) -> Voided {
-        let Some((order, sent)) = self.calls.take_doubtful() else { return Voided::default() };
+    pub(super) fn take_doubtful(&mut self, now: Instant) -> Option<Voided> {
+        let (order, sent) = self.calls.take_doubtful()?;
         let passed = now.since(sent) + ON_THE_WAY;
         let leaks = |limit: &Limit| gcra::cost(limit, order.need.min(limit.burst)) <= passed;
         let has_leaked = self.view.rule().limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra && leaks(limit));
-        if has_leaked { Voided { need: 0, ..order } } else { order }
+        Some(if has_leaked { Voided { need: 0, ..order } } else { order })
     }
 
     /// What the store is told of an abandoned acquire, together with the return of `returned` tokens. Where there is none, what the
     /// return reports is remembered until the store has answered.
-    pub(super) fn voided_by_now(&mut self, order: Voided, returned: u64) -> Voided {
+    pub(super) fn voided_by_now(&mut self, order: Option<Voided>, returned: u64) -> Option<Voided> {
         let kept = self.holdings.unspent().saturating_add(returned);
-        if order.id == 0 {
+        if order.is_none() {
             self.calls.note_report(self.view.spent(kept));
         }
-        self.view.voided_by_now(order, kept)
+        order.map(|order| self.view.voided_by_now(order, kept))
     }
 
     /// Records that tokens have just left the lease. Those that the store has charged already go first, and need not
@@ -465,7 +464,7 @@ mod tests {
         view.note_spent(start, 6, 8);
         let digest = Digest(0);
         let call = Call { id: 1, digest, rule, op: Op::Acquire(order(2)), sent_at: start };
-        assert_eq!(view.void_order(&call).told, 6);
+        assert_eq!(view.void_order(&call).map(|order| order.reported), Some(6));
         view.note_spent(start, 2, 2);
         assert_eq!(view.charged_of(0, 0).left(&limit, now), 2, "eight of ten were spent");
     }

@@ -119,7 +119,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
                 renounce(key, cx, now);
             }
         }
-        Intent::Report => report(key, cx, now, Voided::default()),
+        Intent::Report => report(key, cx, now, None),
         Intent::Renounce => renounce(key, cx, now),
     }
     key.pacing.drop_plan(now);
@@ -163,7 +163,7 @@ fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent
         key.holdings.return_later(unspent);
     } else {
         let unspent = key.holdings.gather(unspent);
-        hand_over(key, cx, now, unspent, Voided::default());
+        hand_over(key, cx, now, unspent, None);
     }
 }
 
@@ -427,7 +427,7 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u
     }
     if key.calls.has_doubtful() {
         // Nobody may spend what an abandoned acquire was lent, and the store must hear of that first.
-        report(key, cx, now, Voided::default());
+        report(key, cx, now, None);
         if key.view.has_account() {
             return;
         }
@@ -599,7 +599,7 @@ fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     while due > 0 {
         let Some(unspent) = key.holdings.take(now, due) else { break };
         due -= unspent.tokens;
-        hand_over(key, cx, now, unspent, Voided::default());
+        hand_over(key, cx, now, unspent, None);
     }
 }
 
@@ -607,7 +607,7 @@ fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
 /// key.
 fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     while let Some(unspent) = key.holdings.take_ahead(now) {
-        hand_over(key, cx, now, unspent, Voided::default());
+        hand_over(key, cx, now, unspent, None);
     }
 }
 
@@ -622,7 +622,7 @@ fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
 /// acquire is void, so that whatever it was lent is taken back.
-fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
+fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Option<Voided>) {
     let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(None, key.view.rule().limits.len()) };
     hand_over(key, cx, now, nothing, voids);
 }
@@ -630,18 +630,18 @@ fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
 /// Reports what was spent of a bucket, if the store has not heard of it.
 fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.has_unreported() {
-        report(key, cx, now, Voided::default());
+        report(key, cx, now, None);
     }
 }
 
-fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent, voids: Voided) {
+fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent, voids: Option<Voided>) {
     let mut windows = OPEN;
     windows[..unspent.windows.len()].copy_from_slice(&unspent.windows);
     if on(Mutant::ReturnToCurrentWindow) {
         windows.iter_mut().zip(key.view.windows()).for_each(|(window, at)| *window = at.stored());
     }
     let ages = key.ages(now, unspent.tokens);
-    let order = if voids.id == 0 { key.take_doubtful(now) } else { voids };
+    let order = voids.or_else(|| key.take_doubtful(now));
     let voids = key.voided_by_now(order, unspent.tokens);
     // The report makes the store charge what was spent of buckets, so it no longer counts here.
     key.charge(unspent.tokens);
@@ -659,9 +659,9 @@ fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {
         Some(acquire) => key.void_order(&acquire.call),
-        None => key.calls.take_doubtful().map_or_else(Voided::default, |(order, _)| order),
+        None => key.calls.take_doubtful().map(|(order, _)| order),
     };
-    if key.has_unreported() || voids.id != 0 {
+    if key.has_unreported() || voids.is_some() {
         report(key, cx, now, voids);
     }
     give_back(key, cx, now, u64::MAX);

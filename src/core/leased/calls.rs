@@ -14,7 +14,7 @@ use crate::core::context::Context;
 use crate::core::limit::MAX_COUNT;
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::MAX_LINE;
-use crate::core::time::{Instant, Micros};
+use crate::core::time::{Instant, KeptInstant, Micros};
 use crate::core::usage::PeerIndex;
 
 /// Most errands of a key that are under way at a time. An acquire that must reach the store after the queued ones
@@ -27,7 +27,7 @@ const MOST: usize = 64;
 pub(super) struct Calls {
     open: Option<Box<Open>>,
     /// When the last abandoned acquire was first sent.
-    doubted: Instant,
+    doubted: Option<KeptInstant>,
 }
 
 /// An ask that a peer has yet to answer.
@@ -193,10 +193,10 @@ impl Calls {
     }
 
     /// Abandons an acquire that was first sent at `sent`.
-    pub(super) fn give_up(&mut self, order: Voided, sent: Instant) {
-        self.open().doubtful = Some(order).filter(|order| order.id != 0);
+    pub(super) fn give_up(&mut self, order: Option<Voided>, sent: Instant) {
+        self.open().doubtful = order;
         self.close();
-        self.doubted = sent;
+        self.doubted = Some(KeptInstant::of(sent));
     }
 
     /// The return that declared an acquire void was not executed, so the next one must do it.
@@ -208,7 +208,7 @@ impl Calls {
     pub(super) fn take_doubtful(&mut self) -> Option<(Voided, Instant)> {
         let order = self.open.as_mut()?.doubtful.take()?;
         self.close();
-        Some((order, self.doubted))
+        Some((order, self.doubted?.time()))
     }
 
     /// The key was reset by the call with that id, so what earlier acquires were lent is void as well.

@@ -1,13 +1,13 @@
 //! How many tokens are asked of a key, and when it was last checked.
 
 use crate::core::batch::{Bounds, Tuner};
-use crate::core::time::{Instant, Micros};
+use crate::core::time::{Instant, KeptInstant, Micros};
 
 /// What clients want of a key.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     tuner: Tuner,
-    last_check: Instant,
+    last_check: Option<KeptInstant>,
 }
 
 impl Demand {
@@ -18,20 +18,20 @@ impl Demand {
 
     /// Records a check of the key.
     pub(super) fn note_check(&mut self, now: Instant) {
-        if self.last_check > Instant::default() {
-            self.tuner.came_after(now.since(self.last_check));
+        if let Some(last) = self.last_check {
+            self.tuner.came_after(now.since(last.time()));
         }
-        self.last_check = now;
+        self.last_check = Some(KeptInstant::of(now));
     }
 
     /// The time of the latest check.
-    pub(super) fn last_check(&self) -> Instant {
-        self.last_check
+    pub(super) fn last_check(&self) -> Option<Instant> {
+        self.last_check.map(KeptInstant::time)
     }
 
     /// The time since the latest check.
     pub(super) fn idle_for(&self, now: Instant) -> Micros {
-        now.since(self.last_check)
+        self.last_check().map_or(Micros::ENDLESS, |last| now.since(last))
     }
 
     /// Records that a check has spent held tokens.

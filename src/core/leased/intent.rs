@@ -377,7 +377,7 @@ fn is_lacking(key: &LeasedKey, now: Instant) -> bool {
 
 /// Whether nothing is under way about the key, and nobody has asked for it for as long as it is remembered.
 fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
-    key.is_quiet() && now >= keep_until(key, now)
+    key.is_quiet() && keep_until(key, now).has_come(now)
 }
 
 /// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds

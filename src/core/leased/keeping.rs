@@ -16,7 +16,7 @@ pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: 
 /// Whether something would be lost by forgetting the key.
 fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
     let is_busy = !key.is_quiet() || has_to_void(key, now) || key.holdings.lease().held() > 0;
-    is_busy || now < keep_until(key, now) || key.is_indebted(now) || key.is_entitled(now)
+    is_busy || !keep_until(key, now).has_come(now) || key.is_indebted(now) || key.is_entitled(now)
 }
 
 /// The node leaves, so it returns everything.

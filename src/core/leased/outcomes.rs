@@ -428,8 +428,8 @@ fn take_errand(
 
 /// A return that failed would have told the store that an abandoned acquire is void. The next return says it instead.
 fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &StoreError) {
-    let Op::Return { voids, .. } = errand.call.op else { return };
-    if voids.id == 0 || !key.view.is_of_these_limits(&errand.call) {
+    let Op::Return { voids: Some(voids), .. } = errand.call.op else { return };
+    if !key.view.is_of_these_limits(&errand.call) {
         return;
     }
     key.calls.keep_doubtful(voids);
@@ -442,7 +442,7 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
 
 /// The store knows that the abandoned acquire is void, so it can be asked for tokens again.
 fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
-    if matches!(op, Op::Return { voids, .. } if voids.id != 0) {
+    if matches!(op, Op::Return { voids: Some(_), .. }) {
         key.outage.retry_by(now);
     }
 }

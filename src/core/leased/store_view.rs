@@ -6,6 +6,7 @@
 //! window, the store counts all that it lends as used. Knows nothing of waiters, and of held tokens only the sum that
 //! callers pass as `held`.
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use crate::core::call::{
@@ -29,8 +30,8 @@ pub(super) struct StoreView {
     /// What was lent of the next window.
     ahead: LentOf,
     clock: StoreClock,
-    /// The round trip of the latest answer.
-    trip: Micros,
+    /// The round trip of the latest answer in microseconds, of which it takes at least one; `None`: there was no answer.
+    trip: Option<NonZero<u64>>,
     /// When the store last answered, if it has.
     answered_at: Instant,
     /// About what.
@@ -114,7 +115,7 @@ impl StoreView {
             limits: PerLimit::of_each(LimitView::default(), rule.limits.len()),
             ahead: LentOf::default(),
             clock,
-            trip: Micros::ZERO,
+            trip: None,
             answered_at: Instant::default(),
             answered: Answered::Nothing,
             heard: None,
@@ -196,7 +197,7 @@ impl StoreView {
     /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest. Of a
     /// key of which it has answered nothing yet, `heard` is its clock, which may be that of another master.
     pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Option<StoredTime> {
-        let is_known = self.trip != Micros::ZERO;
+        let is_known = self.trip.is_some();
         let clock = if is_known { &self.clock } else { heard? };
         let (earliest, latest) = (clock.surely(now), clock.at_most(now));
         let likeliest = earliest + Micros(latest.since(earliest).0 / 2);
@@ -210,9 +211,9 @@ impl StoreView {
         self.heard.map(StoredTime::time)
     }
 
-    /// The round trip of the latest answer.
+    /// The round trip of the latest answer; zero where there was none.
     pub(super) fn trip(&self) -> Micros {
-        self.trip
+        Micros(self.trip.map_or(0, NonZero::get))
     }
 
     /// When the store last answered about these limits.
@@ -347,7 +348,7 @@ impl StoreView {
     /// Records the store's clock in an answer.
     pub(super) fn note_clock(&mut self, clock: StoreClock) {
         self.clock = if self.answered().is_some() { self.clock.refined(clock) } else { clock };
-        self.trip = clock.trip();
+        self.note_trip(clock.trip());
     }
 
     /// Records what a peer says of the store's clock, as far as that is within what is known of it. Returns whether it can be
@@ -357,8 +358,13 @@ impl StoreView {
         else {
             return false;
         };
-        (self.clock, self.trip) = (clock, said.trip());
+        self.clock = clock;
+        self.note_trip(said.trip());
         true
+    }
+
+    fn note_trip(&mut self, trip: Micros) {
+        self.trip = Some(NonZero::<u64>::MIN.saturating_add(trip.0.saturating_sub(1)));
     }
 
     /// Records how many nodes use the key, and of which call the account is.
@@ -532,13 +538,13 @@ impl StoreView {
 
     /// Abandons an acquire, and returns what the next return tells the store of it, to which it adds what is spent
     /// meanwhile. What the acquire reports of the account counts as reported.
-    pub(super) fn void_order(&mut self, call: &Call) -> Voided {
-        let Op::Acquire(order) = call.op else { return Voided::default() };
+    pub(super) fn void_order(&mut self, call: &Call) -> Option<Voided> {
+        let Op::Acquire(order) = call.op else { return None };
         // Of tokens that were lent ahead the store could not tell of which window they were, so they lapse with theirs.
         if order.window.is_next() {
-            return Voided::default();
+            return None;
         }
-        let mut told = 0;
+        let mut reported = 0;
         for ((limit, known), age) in self.rule.limits.iter().zip(&mut self.limits).zip(&order.ages) {
             if limit.algorithm == Algorithm::Gcra {
                 let spent = known.lent.saturating_sub(order.held);
@@ -547,17 +553,17 @@ impl StoreView {
                 // What is held beyond what was lent had been charged for a waiter who did not get it: that charge is taken back.
                 known.counter.credit(limit, order.held.saturating_sub(known.lent));
                 known.counter.used = known.counter.used.saturating_sub(known.lent).saturating_add(order.held);
-                told = told.max(spent);
+                reported = reported.max(spent);
                 known.lent = order.held;
             }
         }
-        Voided { id: call.id, need: order.need, told, spent: 0, answered: self.accounted }
+        Some(Voided { id: call.id, need: order.need, reported, spent: 0, answered: self.accounted })
     }
 
     /// What the store is told of an abandoned acquire, when `kept` tokens are held or returned.
     pub(super) fn voided_by_now(&self, order: Voided, kept: u64) -> Voided {
         let spent = order.spent.saturating_add(self.spent(kept)).min(MAX_COUNT);
-        if order.id == 0 { order } else { Voided { spent, ..order } }
+        Voided { spent, ..order }
     }
 
     /// Spent tokens of a bucket that the store has not been told of, when `kept` tokens are held or returned; the most of all

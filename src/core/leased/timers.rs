@@ -46,7 +46,7 @@ const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
 /// Whether the store has yet to hear that an acquire was abandoned, and the key is kept until it has.
 pub(super) fn has_to_void(key: &LeasedKey, now: Instant) -> bool {
-    key.calls.has_doubtful() && now < key.demand.last_check() + DOUBTFUL
+    key.calls.has_doubtful() && key.demand.last_check().is_some_and(|last| now < last + DOUBTFUL)
 }
 
 /// When the account of what is held must be renewed, or what is held returned.
@@ -122,7 +122,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         // A key that is kept for another reason is looked at once a second, and not every microsecond.
         let is_kept = key.is_indebted(now) || has_to_void(key, now) || key.is_entitled(now);
         let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
-        at = at.or(keep_until(key, now).max(now + retry));
+        at = at.min(keep_until(key, now).max(Due::at(now + retry)));
         if key.is_entitled(now) {
             // What is set aside for a node that no longer uses the key others lack.
             let is_away = key.outage.phase().is_outage();
@@ -150,12 +150,13 @@ pub(super) fn sounds_at(key: &LeasedKey) -> Option<Instant> {
 /// How long a quiet key is remembered: for two of its shortest periods, or of the longest one that is spent, but at
 /// least 2 s and at most a minute. A node that is alone with a longer window remembers the key for a minute: if the
 /// store goes away, it still knows what is left.
-pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
+pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Due {
+    let Some(last) = key.demand.last_check() else { return Due::AT_ONCE };
     let shortest = key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default();
     let counted = key.view.rule().limits.iter().filter(|limit| key.view.nodes() == 1 && share::is_counted(limit));
     let longest = key.view.longest_spent(now).into_iter().chain(counted).map(|limit| limit.period).max();
     let period = longest.unwrap_or(shortest);
-    key.demand.last_check() + Micros(period.0.saturating_mul(REMEMBERED_PERIODS).clamp(REMEMBERED.0, REMEMBERED.1))
+    Due::at(last + Micros(period.0.saturating_mul(REMEMBERED_PERIODS).clamp(REMEMBERED.0, REMEMBERED.1)))
 }
 
 /// The time until the first window ends; endless where no limit has windows.

@@ -195,7 +195,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::call::{Acquire, JUST_NOW, OPEN, Occupy, Op, Voided, Window};
+    use crate::core::call::{Acquire, JUST_NOW, OPEN, Occupy, Op, Window};
     use crate::core::limit::{Limit, MAX_LIMITS};
     use crate::core::policy::Rule;
     use crate::core::time::{Instant, Micros, Timestamp};
@@ -235,7 +235,7 @@ mod tests {
             until: Timestamp(9).stored(),
             claim: None,
         };
-        let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };
+        let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: None, ages: JUST_NOW, windows: OPEN };
         let occupy = Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) });
         let ops = [
             Op::Acquire(acquire),

@@ -233,13 +233,14 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             amount: head.next()?,
             epoch: head.next()?,
             held: head.next()?,
-            voids: Voided {
+            voids: Some(Voided {
                 id: head.next()?,
                 need: head.next()?,
-                told: head.next()?,
+                reported: head.next()?,
                 spent: head.next()?,
                 answered: head.next()?,
-            },
+            })
+            .filter(|voids| voids.id != 0),
             ages: Default::default(),
             windows: Default::default(),
         },
@@ -288,7 +289,7 @@ mod tests {
             windows[index] = Timestamp(1_000 * n).stored();
         }
         let window = Window::Next { begins: Timestamp(77) };
-        let voids = Voided { id: 4, need: 5, told: 6, spent: 7, answered: 8 };
+        let voids = Some(Voided { id: 4, need: 5, reported: 6, spent: 7, answered: 8 });
         let ops = [
             Op::Acquire(Acquire {
                 need: 1,
