@@ -1,13 +1,14 @@
 //! The servers that are compared: started alone on sockets and ports of their own, ended with the run.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rationd::client::{Client, Reply};
 
 use super::probe::{Bench, CLIENT, Door, Sample};
-use super::process::{Failed, Process, await_condition, directory, output, pinned, redis_server, without_settings};
+pub(crate) use super::process::free_port;
+use super::process::{
+    Failed, Process, await_condition, directory, pinned, redis_server, throttlecrab_server, without_settings,
+};
 
 /// Places in [`Servers::all`].
 pub(crate) const RATIOND: usize = 0;
@@ -15,8 +16,6 @@ pub(crate) const RATIOND: usize = 0;
 pub(crate) const GET: usize = 1;
 /// See above.
 pub(crate) const EVALSHA: usize = 2;
-
-const THROTTLECRAB: &str = "0.4.40";
 
 /// One way to ask one server.
 pub(crate) struct Server {
@@ -127,20 +126,9 @@ pub(crate) fn rationd() -> Result<Server, Failed> {
     })
 }
 
-/// throttlecrab-server, built into the target directory if it is not there.
+/// throttlecrab-server, as it speaks RESP.
 fn throttlecrab() -> Result<Server, Failed> {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("throttlecrab");
-    let program = root.join("bin/throttlecrab-server");
-    if !program.exists() {
-        println!("building throttlecrab-server {THROTTLECRAB}, once; this takes minutes …");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["install", "throttlecrab-server", "--locked", "--version", THROTTLECRAB, "--root"]).arg(&root);
-        output(cargo).map_err(|Failed(why)| {
-            let end: Vec<_> = why.lines().rev().take(5).collect();
-            let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
-            Failed(format!("its build failed (it needs protoc: apt-get install protobuf-compiler):\n{end}"))
-        })?;
-    }
+    let program = throttlecrab_server()?;
     let port = free_port()?;
     let mut command = pinned(&program.to_string_lossy(), 0);
     command.args(["--redis", "--redis-host", "127.0.0.1", "--log-level", "warn", "--redis-port", &port.to_string()]);
@@ -153,11 +141,6 @@ fn throttlecrab() -> Result<Server, Failed> {
         process: process.id(),
         _owned: Some(process),
     })
-}
-
-pub(crate) fn free_port() -> Result<u16, Failed> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    Ok(port.map_err(|error| Failed(format!("no free port: {error}")))?.port())
 }
 
 pub(crate) fn await_socket(socket: &Path, name: &str) -> Result<Client, Failed> {

@@ -1,53 +1,74 @@
-//! What our doors cost beside bare ones: `cargo bench --bench doors`
+//! What our doors cost beside other servers: `cargo bench --bench doors`
 //!
-//! h2load (of nghttp2) asks over a Unix socket on 50 connections, one request at a time on each: our Envoy door
-//! beside a bare tonic service with the same messages, and our `/v1/check` beside a bare hyper server; the bare ones
-//! answer a constant. Rounds in turn, medians, ratios. Servers have one thread, on a core of its own where
-//! `taskset` can arrange it, and h2load has another. A gate that is not met is printed, and fails nothing.
+//! The load asks on 50 connections for 1,000 keys in turn (`load.rs`): our Envoy door beside a bare tonic service with the same
+//! messages and, where `LIMITADOR` names its program, beside limitador; our `/v1/check` beside a bare hyper server and beside
+//! throttlecrab, which is built once. The bare ones answer a constant. Rounds in turn, medians, ratios. Servers have one thread,
+//! on a core of its own where `taskset` can arrange it, and the load has another. A goal that is missed is printed, and fails nothing.
 
 mod bare;
+mod load;
 #[path = "../support/process.rs"]
 mod process;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use prost::Message;
 use rationd::client::Client;
-use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT};
 
-use process::{Failed, Process, await_condition, cpu_seconds, directory, output, pinned, without_settings};
+use load::{KEYS, Kind};
+use process::{
+    Failed, Process, await_condition, cpu_seconds, directory, free_port, pinned, throttlecrab_server, without_settings,
+};
 
 const ROUNDS: usize = 31;
-const CONNECTIONS: &str = "50";
-const MEASURED_MS: u32 = 500;
-const WARM_UP_MS: u32 = 100;
-/// What a door of ours is to reach of a bare one.
-const GATE: f64 = 0.7;
+const MEASURED: Duration = Duration::from_millis(500);
+/// Long enough for each key to be asked for, so that its lease or its denial is there.
+const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Admits every request of the run.
+/// Burst and count of what admits every request of the run, and of what denies all but a key's first.
+const MUCH: u64 = 4_000_000_000;
+const LITTLE: u64 = 1;
+
 const CONFIG: &str = r#"
 [policy.bench]
 limits = ["4000000000/1d fixed from-first"]
+
+[policy.denied]
+limits = ["1/1d fixed from-first"]
 
 [[descriptors.bench]]
 match = ["user"]
 policy = "bench"
 "#;
 
-/// One server and how it is asked.
+/// The same for limitador.
+const LIMITS: &str = "- namespace: bench
+  max_value: 4000000000
+  seconds: 86400
+  conditions: []
+  variables: [\"descriptors[0]['user']\"]
+";
+
+/// One server, and where it listens.
 struct Target<'a> {
     name: &'static str,
-    socket: PathBuf,
-    process: u32,
-    arguments: &'a [String],
+    process: &'a Process,
+    address: String,
+}
+
+/// Ours beside another, how each is asked, and what ours is to reach of it.
+struct Pair<'a> {
+    what: &'static str,
+    ours: (Target<'a>, Kind),
+    theirs: (Target<'a>, Kind),
+    goal: f64,
 }
 
 /// What a run came to.
 #[derive(Clone, Copy)]
 struct Sample {
     rate: f64,
-    requests: u64,
+    answers: u64,
     cpu_us: f64,
 }
 
@@ -56,47 +77,83 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if arguments.iter().any(|argument| argument == "--list") {
         return Ok(()); // `cargo test --benches` asks; there is nothing to test here.
     }
-    if let Some(served) = bare::serve(&arguments) {
+    if let Some(served) = bare::serve(&arguments).or_else(|| load::serve(&arguments)) {
         return served;
     }
-    if Command::new("h2load").arg("--version").output().is_err() {
-        return Err("h2load is not installed: apt-get install nghttp2-client (Debian, Ubuntu), or nghttp2".into());
+    let (unix, tcp) = (Daemon::on_sockets()?, Daemon::on_ports()?);
+    let (tonic, hyper) = (bare(bare::TONIC)?, bare(bare::HYPER)?);
+    let (limitador, throttlecrab) = (limitador()?, throttlecrab());
+    if let Err(Failed(why)) = &throttlecrab {
+        println!("without throttlecrab: {why}\n");
     }
-    let (daemon, tonic, hyper) = (rationd()?, bare(bare::TONIC)?, bare(bare::HYPER)?);
-    let body = daemon.path("request");
-    std::fs::write(&body, framed(&request()))?;
-    let grpc = grpc_arguments(&body);
-    let http: Vec<String> = ["--h1", "http://localhost/v1/check?policy=bench&key=k"].map(str::to_owned).into();
-    println!("{CONNECTIONS} connections over a Unix socket, medians of {ROUNDS} rounds in turn, one thread a server\n");
-    let of = |name, process: &Process, socket, arguments| Target {
-        name,
-        socket: process.path(socket),
-        process: process.id(),
-        arguments,
-    };
-    let pairs = [
-        ("Envoy's RLS", [of("rationd", &daemon, "rls.sock", &grpc), of("bare tonic", &tonic, "bare.sock", &grpc)]),
-        (
-            "HTTP /v1/check",
-            [of("rationd", &daemon, "rationd.sock", &http), of("bare hyper", &hyper, "bare.sock", &http)],
-        ),
-    ];
-    for (name, pair) in &pairs {
-        let before = admitted(&daemon)?;
-        let rounds = measure(pair)?;
-        let asked: u64 = rounds.iter().map(|[ours, _]| ours.requests).sum();
-        let counted = admitted(&daemon)? - before;
-        if counted < asked {
-            return Err(format!("{name}: {asked} answers, but only {counted} checks were decided").into());
+    let bare = |name, process| Target::at(name, process, path(process, "bare.sock"));
+    let mut pairs = Vec::new();
+    for (what, streams) in [("Envoy's RLS", 1), ("Envoy's RLS, 16 streams", 16)] {
+        let kind = Kind::Rls(streams);
+        let others =
+            [Some((bare("bare tonic", &tonic), &unix, 0.95)), limitador.as_ref().map(|it| (it.target(), &tcp, 2.0))];
+        for (theirs, daemon, goal) in others.into_iter().flatten() {
+            pairs.push(Pair { what, ours: (daemon.rls(), kind), theirs: (theirs, kind), goal });
         }
-        print(name, pair, &rounds);
+    }
+    for (what, policy, count, says) in
+        [("HTTP, admitted", "bench", MUCH, "\"allowed\":true"), ("HTTP, denied", "denied", LITTLE, "\"allowed\":false")]
+    {
+        let kind = Kind::Check(policy);
+        if policy == "bench" {
+            pairs.push(Pair {
+                what,
+                ours: (unix.checks(), kind),
+                theirs: (bare("bare hyper", &hyper), kind),
+                goal: 0.7,
+            });
+        }
+        if let Ok(it) = &throttlecrab {
+            let theirs = (it.target(), Kind::Throttle(count, says));
+            pairs.push(Pair { what, ours: (tcp.checks(), kind), theirs, goal: 1.1 });
+        }
+    }
+    let connections = load::CONNECTIONS;
+    println!("{connections} connections, {KEYS} keys, medians of {ROUNDS} rounds in turn, one thread a server\n");
+    for pair in &pairs {
+        pair.ours.0.load(pair.ours.1, WARM_UP)?;
+        pair.theirs.0.load(pair.theirs.1, WARM_UP)?;
+        let before = [&unix, &tcp].map(Daemon::checks_so_far);
+        let rounds = pair.measure()?;
+        let asked: u64 = rounds.iter().map(|[ours, _]| ours.answers).sum();
+        let counted: u64 =
+            [&unix, &tcp].map(Daemon::checks_so_far).into_iter().zip(before).map(|(now, then)| now - then).sum();
+        if counted < asked {
+            return Err(format!("{}: {asked} answers, but only {counted} checks were decided", pair.what).into());
+        }
+        pair.print(&rounds);
     }
     Ok(())
 }
 
-/// Both in turn.
-fn measure(pair: &[Target<'_>; 2]) -> Result<Vec<[Sample; 2]>, Failed> {
-    (0..ROUNDS).map(|_| Ok([pair[0].load()?, pair[1].load()?])).collect()
+impl Pair<'_> {
+    /// Both in turn.
+    fn measure(&self) -> Result<Vec<[Sample; 2]>, Failed> {
+        let round = |_| Ok([self.ours.0.load(self.ours.1, MEASURED)?, self.theirs.0.load(self.theirs.1, MEASURED)?]);
+        (0..ROUNDS).map(round).collect()
+    }
+
+    /// Ratios are those of each round, so that what disturbs the machine for longer disturbs both sides.
+    fn print(&self, rounds: &[[Sample; 2]]) {
+        println!("{}", self.what);
+        for (side, target) in [&self.ours.0, &self.theirs.0].into_iter().enumerate() {
+            let (rate, cpu) = (median(rounds, |round| round[side].rate), median(rounds, |round| round[side].cpu_us));
+            println!("  {:<17} {rate:>9.0} /s  {cpu:>6.2} us CPU", target.name);
+        }
+        let throughput = median(rounds, |[ours, theirs]| ours.rate / theirs.rate);
+        // Where the load is the slower side, only the CPU tells how much a door costs.
+        let per_cpu = median(rounds, |[ours, theirs]| theirs.cpu_us / ours.cpu_us);
+        let goal = self.goal;
+        for (what, ratio) in [("throughput", throughput), ("requests per CPU", per_cpu)] {
+            println!("  {what:<17} {ratio:>6.2} x  goal >= {goal}  {}", if ratio >= goal { "MET" } else { "MISSED" });
+        }
+        println!();
+    }
 }
 
 fn median(rounds: &[[Sample; 2]], of: impl Fn(&[Sample; 2]) -> f64) -> f64 {
@@ -105,88 +162,103 @@ fn median(rounds: &[[Sample; 2]], of: impl Fn(&[Sample; 2]) -> f64) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Ratios are those of each round, so that what disturbs the machine for longer disturbs both sides.
-fn print(name: &str, pair: &[Target<'_>; 2], rounds: &[[Sample; 2]]) {
-    println!("{name}");
-    for (side, target) in pair.iter().enumerate() {
-        let (rate, cpu) = (median(rounds, |round| round[side].rate), median(rounds, |round| round[side].cpu_us));
-        println!("  {:<17} {rate:>9.0} /s  {cpu:>6.2} us CPU", target.name);
-    }
-    let throughput = median(rounds, |[ours, theirs]| ours.rate / theirs.rate);
-    // Where h2load is the slower side, only the CPU tells how much a door costs.
-    let per_cpu = median(rounds, |[ours, theirs]| theirs.cpu_us / ours.cpu_us);
-    for (what, ratio) in [("throughput", throughput), ("requests per CPU", per_cpu)] {
-        println!("  {what:<17} {ratio:>6.2} x  gate >= {GATE}  {}", if ratio >= GATE { "MET" } else { "NOT MET" });
-    }
-    println!();
+fn path(process: &Process, name: &str) -> String {
+    process.path(name).display().to_string()
 }
 
-impl Target<'_> {
-    fn load(&self) -> Result<Sample, Failed> {
-        let mut command = pinned("h2load", 1);
-        command.args(["-c", CONNECTIONS, "-t", "1", "-D", &format!("{MEASURED_MS}ms")]);
-        command
-            .args(["--warm-up-time", &format!("{WARM_UP_MS}ms"), "-B"])
-            .arg(format!("unix:{}", self.socket.display()))
-            .args(self.arguments);
-        let before = cpu_seconds(self.process);
-        let report = output(command)?;
-        let cpu = cpu_seconds(self.process) - before;
-        read(&report, cpu).ok_or_else(|| Failed(format!("{}: h2load tells\n{report}", self.name)))
+impl<'a> Target<'a> {
+    fn at(name: &'static str, process: &'a Process, address: String) -> Self {
+        Self { name, process, address }
+    }
+
+    fn load(&self, kind: Kind, length: Duration) -> Result<Sample, Failed> {
+        let before = cpu_seconds(self.process.id());
+        let (answers, seconds) =
+            load::run(kind, &self.address, length).map_err(|Failed(why)| Failed(format!("{}: {why}", self.name)))?;
+        let cpu = cpu_seconds(self.process.id()) - before;
+        Ok(Sample { rate: answers as f64 / seconds, answers, cpu_us: cpu * 1e6 / answers as f64 })
     }
 }
 
-/// Reads h2load's report; `None`: something failed, or it is no report.
-fn read(report: &str, cpu: f64) -> Option<Sample> {
-    let line = |start: &str| report.lines().find(|line| line.starts_with(start));
-    let before =
-        |line: &str, word: &str| line.split(", ").find_map(|part| part.trim().strip_suffix(word)?.parse().ok());
-    let rate: f64 = before(line("finished in ")?, " req/s")?;
-    let counts = line("requests: ")?;
-    let succeeded: f64 = before(counts, " succeeded")?;
-    let wrong: f64 = [" failed", " errored", " timeout"].iter().filter_map(|word| before(counts, word)).sum();
-    let status: f64 = before(line("status codes: ")?.strip_prefix("status codes: ")?, " 2xx")?;
-    // The warm-up cost CPU too, at the same rate.
-    let cpu_us = cpu * f64::from(MEASURED_MS) / f64::from(MEASURED_MS + WARM_UP_MS) * 1e6 / succeeded;
-    (wrong == 0.0 && status >= succeeded && succeeded > 0.0).then_some(Sample {
-        rate,
-        requests: succeeded as u64,
-        cpu_us,
-    })
+/// A daemon with both doors, and where they are.
+struct Daemon {
+    process: Process,
+    rls: String,
+    checks: String,
 }
 
-fn request() -> RateLimitRequest {
-    let entries = vec![Entry { key: "user".into(), value: "k".into() }];
-    let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
-    RateLimitRequest { domain: "bench".into(), descriptors, hits_addend: 0 }
+impl Daemon {
+    fn on_sockets() -> Result<Self, Failed> {
+        let directory = directory()?;
+        let [rls, checks] = ["rls.sock", "rationd.sock"].map(|name| directory.path().join(name).display().to_string());
+        Self::start(directory, rls, checks, "")
+    }
+
+    fn on_ports() -> Result<Self, Failed> {
+        let [rls, checks] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
+        let listen = format!("listen.tcp = {checks:?}\n");
+        Self::start(directory()?, rls, checks, &listen)
+    }
+
+    fn start(directory: tempfile::TempDir, rls: String, checks: String, listen: &str) -> Result<Self, Failed> {
+        let (socket, config) = (directory.path().join("rationd.sock"), directory.path().join("rationd.toml"));
+        std::fs::write(&config, format!("listen.envoy = {rls:?}\nlisten.threads = 1\n{listen}{CONFIG}"))
+            .map_err(|error| Failed(error.to_string()))?;
+        let mut command = pinned(env!("CARGO_BIN_EXE_rationd"), 0);
+        without_settings(&mut command);
+        command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);
+        let process = Process::start(command, directory)?;
+        await_condition("rationd", || Client::connect(&socket).ok()?.command(&[b"PING"]).ok())?;
+        Ok(Self { process, rls, checks })
+    }
+
+    fn rls(&self) -> Target<'_> {
+        Target::at("rationd", &self.process, self.rls.clone())
+    }
+
+    fn checks(&self) -> Target<'_> {
+        Target::at("rationd", &self.process, self.checks.clone())
+    }
+
+    /// Checks that it has decided so far.
+    fn checks_so_far(&self) -> u64 {
+        let read = || {
+            let mut client = Client::connect(self.process.path("rationd.sock")).ok()?;
+            let reply = client.command(&[b"RATION.STATS"]).ok()?;
+            let stats: serde_json::Value = serde_json::from_slice(reply.as_bytes()?).ok()?;
+            let of = |policy: &str| -> u64 {
+                let checks = stats["policies"][policy]["checks"].as_array().cloned().unwrap_or_default();
+                checks.iter().filter_map(|check| check["count"].as_u64()).sum()
+            };
+            Some(of("bench") + of("denied"))
+        };
+        read().unwrap_or(0)
+    }
 }
 
-/// As gRPC sends it: not compressed, the length, the message.
-fn framed(request: &RateLimitRequest) -> Vec<u8> {
-    let message = request.encode_to_vec();
-    let length = u32::try_from(message.len()).expect("a request is short");
-    [&[0], &length.to_be_bytes()[..], &message].concat()
+/// Another server at a TCP address.
+struct Peer {
+    name: &'static str,
+    process: Process,
+    address: String,
 }
 
-fn grpc_arguments(body: &Path) -> Vec<String> {
-    let body = body.display().to_string();
-    let url = format!("http://localhost{SHOULD_RATE_LIMIT}");
-    ["-d", &body, "-H", "content-type: application/grpc", "-H", "te: trailers", &url].map(str::to_owned).into()
-}
+impl Peer {
+    fn start(
+        name: &'static str,
+        mut command: Command,
+        directory: tempfile::TempDir,
+        port: u16,
+    ) -> Result<Self, Failed> {
+        command.env("RUST_LOG", "error");
+        let process = Process::start(command, directory)?;
+        await_condition(name, || std::net::TcpStream::connect(("127.0.0.1", port)).ok())?;
+        Ok(Self { name, process, address: format!("127.0.0.1:{port}") })
+    }
 
-/// A daemon with both doors and one policy.
-fn rationd() -> Result<Process, Failed> {
-    let directory = directory()?;
-    let path = |name: &str| directory.path().join(name);
-    let (socket, door, config) = (path("rationd.sock"), path("rls.sock"), path("rationd.toml"));
-    std::fs::write(&config, format!("listen.envoy = {door:?}\nlisten.threads = 1\n{CONFIG}"))
-        .map_err(|error| Failed(error.to_string()))?;
-    let mut command = pinned(env!("CARGO_BIN_EXE_rationd"), 0);
-    without_settings(&mut command);
-    command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);
-    let process = Process::start(command, directory)?;
-    await_condition("rationd", || Client::connect(&socket).ok()?.command(&[b"PING"]).ok())?;
-    Ok(process)
+    fn target(&self) -> Target<'_> {
+        Target::at(self.name, &self.process, self.address.clone())
+    }
 }
 
 /// This program once more.
@@ -201,20 +273,25 @@ fn bare(kind: &str) -> Result<Process, Failed> {
     Ok(process)
 }
 
-/// Checks that the daemon has admitted so far; fails if it denied any.
-fn admitted(daemon: &Process) -> Result<u64, Failed> {
-    let failed = |what: &dyn std::fmt::Display| Failed(format!("RATION.STATS: {what}"));
-    let mut client = Client::connect(daemon.path("rationd.sock")).map_err(|error| failed(&error))?;
-    let reply = client.command(&[b"RATION.STATS"]).map_err(|error| failed(&error))?;
-    let stats: serde_json::Value =
-        serde_json::from_slice(reply.as_bytes().unwrap_or_default()).map_err(|error| failed(&error))?;
-    let checks = stats["policies"]["bench"]["checks"].as_array().cloned().unwrap_or_default();
-    let count = |verdict: &str| {
-        let of = checks.iter().filter(|check| check["verdict"] == verdict);
-        of.filter_map(|check| check["count"].as_u64()).sum::<u64>()
+/// limitador with its counters in memory, where `LIMITADOR` names the program.
+fn limitador() -> Result<Option<Peer>, Failed> {
+    let Some(program) = std::env::var_os("LIMITADOR") else {
+        println!("without limitador: LIMITADOR names no limitador-server\n");
+        return Ok(None);
     };
-    match count("deny") {
-        0 => Ok(count("allow")),
-        denied => Err(failed(&format!("{denied} checks were denied"))),
-    }
+    let (directory, port) = (directory()?, free_port()?);
+    let limits = directory.path().join("limits.yaml");
+    std::fs::write(&limits, LIMITS).map_err(|error| Failed(error.to_string()))?;
+    let mut command = pinned(&program.to_string_lossy(), 0);
+    command.args(["--rls-ip", "127.0.0.1", "--http-ip", "127.0.0.1", "--rls-port", &port.to_string()]);
+    command.args(["--http-port", &free_port()?.to_string()]).arg(&limits).arg("memory");
+    Peer::start("limitador", command, directory, port).map(Some)
+}
+
+/// throttlecrab's HTTP server.
+fn throttlecrab() -> Result<Peer, Failed> {
+    let (program, port) = (throttlecrab_server()?, free_port()?);
+    let mut command = pinned(&program.to_string_lossy(), 0);
+    command.args(["--http", "--http-host", "127.0.0.1", "--log-level", "warn", "--http-port", &port.to_string()]);
+    Peer::start("throttlecrab", command, directory()?, port)
 }

@@ -4,9 +4,13 @@
 
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// The version that is measured beside.
+const THROTTLECRAB: &str = "0.4.40";
 
 /// Why a benchmark ends.
 #[derive(Debug)]
@@ -74,6 +78,28 @@ pub fn redis_server(module: Option<&str>) -> Result<(Process, PathBuf), Failed> 
     let server = Process::start(command, directory)
         .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
     Ok((server, socket))
+}
+
+/// throttlecrab-server, built into the target directory if it is not there.
+pub fn throttlecrab_server() -> Result<PathBuf, Failed> {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("throttlecrab");
+    let program = root.join("bin/throttlecrab-server");
+    if !program.exists() {
+        println!("building throttlecrab-server {THROTTLECRAB}, once; this takes minutes …");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["install", "throttlecrab-server", "--locked", "--version", THROTTLECRAB, "--root"]).arg(&root);
+        output(cargo).map_err(|Failed(why)| {
+            let end: Vec<_> = why.lines().rev().take(5).collect();
+            let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
+            Failed(format!("its build failed (it needs protoc: apt-get install protobuf-compiler):\n{end}"))
+        })?;
+    }
+    Ok(program)
+}
+
+pub fn free_port() -> Result<u16, Failed> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    Ok(port.map_err(|error| Failed(format!("no free port: {error}")))?.port())
 }
 
 pub fn directory() -> Result<tempfile::TempDir, Failed> {

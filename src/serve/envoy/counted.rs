@@ -1,10 +1,10 @@
 //! Counts the bytes of incomplete requests, so that those of a connection stay within its memory bound.
 
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use h2::{Reason, RecvStream};
+use hyper::body::Bytes;
 use tonic::Status;
 
 use crate::serve::budget::Account;
@@ -16,7 +16,7 @@ pub(super) struct Counter(Arc<Mutex<(Account, usize)>>);
 /// A request's body, whose bytes count until it is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
-    body: Incoming,
+    body: RecvStream,
     counter: Counter,
     bytes: usize,
 }
@@ -28,7 +28,7 @@ impl Counter {
     }
 
     /// Wraps a body so that its bytes count.
-    pub(super) fn count(&self, body: Incoming) -> Counted {
+    pub(super) fn count(&self, body: RecvStream) -> Counted {
         Counted { body, counter: self.clone(), bytes: 0 }
     }
 
@@ -56,32 +56,21 @@ impl Drop for Counted {
     }
 }
 
-impl Body for Counted {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        polled.map(|frame| {
-            Some(match frame? {
-                Ok(frame) => {
-                    let bytes = frame.data_ref().map_or(0, Bytes::len);
-                    self.bytes += bytes;
-                    if bytes > 0 && !self.counter.add(bytes) {
-                        return Some(Err(Status::resource_exhausted("no memory is left for so long a request")));
-                    }
-                    Ok(frame)
-                }
-                Err(error) => Err(Status::unknown(error.to_string())),
-            })
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl Counted {
+    /// The next piece; `None` behind the last one.
+    pub(super) async fn data(&mut self) -> Option<Result<Bytes, Status>> {
+        let data = match poll_fn(|cx| self.body.poll_data(cx)).await? {
+            Ok(data) => data,
+            // The client takes the request back.
+            Err(error) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => return None,
+            Err(error) => return Some(Err(Status::unknown(error.to_string()))),
+        };
+        // The client may send as much again. Whoever has no stream any more sends nothing.
+        let _ = self.body.flow_control().release_capacity(data.len());
+        self.bytes += data.len();
+        if !data.is_empty() && !self.counter.add(data.len()) {
+            return Some(Err(Status::resource_exhausted("no memory is left for so long a request")));
+        }
+        Some(Ok(data))
     }
 }

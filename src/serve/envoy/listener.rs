@@ -1,28 +1,15 @@
-//! The listener for Envoy, and its connections with their bounds.
+//! The listener for Envoy, on a Unix socket or a TCP address, and the connections that it accepts.
 
-use std::convert::Infallible;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tonic::Status;
 
-use super::counted::{Counted, Counter};
-use super::proto::SHOULD_RATE_LIMIT;
+use super::connection::converse;
+use super::counted::Counter;
 use super::service::Service;
-use super::unary::{Answer, receive, respond};
-use super::unvectored::Unvectored;
 use crate::config;
 use crate::serve::admission::ConnectionGuard;
 use crate::serve::handed::Handed;
@@ -30,24 +17,8 @@ use crate::serve::server_state::ServerState;
 use crate::serve::socket::{Socket, SocketError};
 use crate::wire::headers::Style;
 
-/// Most concurrent requests of a connection.
-const MAX_STREAMS: u32 = 256;
-/// Largest request. Together with [`MAX_STREAMS`] it bounds the memory that a connection can use.
-const MAX_MESSAGE: usize = 128 << 10;
-/// Largest list of header fields of a request.
-const MAX_HEADERS: u32 = 16 << 10;
-/// Largest frame; HTTP/2 allows no smaller limit.
-const MAX_FRAME: u32 = 16 << 10;
-/// Flow-control window of a stream and of a connection.
-const STREAM_WINDOW: u32 = 64 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Most streams that a client may reset before they are accepted. Envoy resets a stream whenever its timeout passes.
-const MAX_RESETS: usize = 1_024;
-/// A TCP connection without frames for this long is sent a PING, and has as long again to answer it.
+/// A TCP connection on which nothing was asked for this long is sent a PING.
 const QUIET: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time for a request to arrive and be answered.
-const LIFE: Duration = Duration::from_secs(10);
 
 /// The options of the listener.
 #[derive(Clone, Debug)]
@@ -262,62 +233,11 @@ pub(crate) async fn serve(accepted: Accepted, pass: ConnectionGuard, state: Arc<
     let service = Service::new(state, accepted.headers, pass.mailbox.asker());
     match accepted.stream {
         // No PINGs: the operating system reports when the other end of a Unix socket is gone.
-        Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,
+        Stream::Unix(stream) => converse(stream, None, &pass, service, counter).await,
         Stream::Tcp(stream) => {
             // Without this, Nagle's algorithm delays answers. If it cannot be set, they are just slower.
             let _ = stream.set_nodelay(true);
-            converse(stream, Some(QUIET), pass, (service, counter)).await;
+            converse(stream, Some(QUIET), &pass, service, counter).await;
         }
     }
-}
-
-async fn converse<S>(stream: S, quiet: Option<Duration>, pass: ConnectionGuard, (service, counter): (Service, Counter))
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let answering = service_fn(move |request: Request<Incoming>| {
-        let counter = counter.clone();
-        answer(service.clone(), request.map(|body| counter.count(body)))
-    });
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS)
-        .max_frame_size(MAX_FRAME)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_pending_accept_reset_streams(MAX_RESETS)
-        .keep_alive_interval(quiet)
-        .keep_alive_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(Unvectored(stream)), answering);
-    let mut connection = pin!(connection);
-    let served = poll_fn(|cx| pass.drive(cx, connection.as_mut(), |connection| connection.graceful_shutdown()));
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection of Envoy ended badly");
-    }
-}
-
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
-
-/// Boxed, because hyper moves it several times, and it is large.
-fn answer(service: Service, request: Request<Counted>) -> Answering {
-    Box::pin(async move {
-        if request.uri().path() != SHOULD_RATE_LIMIT {
-            return Ok(Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")).into_http());
-        }
-        let mut answered = pin!(async move {
-            let (head, body) = request.into_parts();
-            let told = match receive(&head.headers, body, MAX_MESSAGE).await {
-                Ok(message) => service.answer(message).await,
-                Err(status) => Err(status),
-            };
-            told.map_or_else(Status::into_http, respond)
-        });
-        // Most requests are answered at once, and need no timer.
-        if let Poll::Ready(response) = poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx))).await {
-            return Ok(response);
-        }
-        let late = || Status::deadline_exceeded("the request did not come whole in time").into_http();
-        Ok(tokio::time::timeout(LIFE, answered).await.unwrap_or_else(|_| late()))
-    })
 }

@@ -1,9 +1,10 @@
 //! The listener for Envoy: Rate Limit Service v3, gRPC over a Unix socket or TCP.
 //!
-//! hyper implements HTTP/2, `unary` reads and writes gRPC's frames, and `service` asks the shards. The data threads
-//! accept these connections beside those of the daemon's socket.
+//! The `h2` crate implements HTTP/2, `connection` drives it, `unary` reads gRPC's frames, and `service` asks the shards. The data
+//! threads accept these connections beside those of the daemon's socket.
 
 mod answer;
+mod connection;
 mod counted;
 mod listener;
 pub mod proto;

@@ -1,16 +1,10 @@
 //! gRPC's frames for the only method: one message in, one message out, or a status.
 //!
-//! This does what tonic does, without tonic's streams, 8 KiB buffers and boxed bodies. Compressed messages are
+//! This does what tonic does, without tonic's streams, 8 KiB buffers and boxed bodies. `connection.rs` sends the answers. Compressed messages are
 //! refused, since no compression is offered. Statuses are tonic's.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use hyper::Response;
-use hyper::body::{Body, Bytes, Frame};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::body::Bytes;
+use hyper::header::HeaderMap;
 use prost::Message;
 use tonic::Status;
 
@@ -18,7 +12,9 @@ use super::answer::FRAME_HEAD;
 use super::counted::Counted;
 
 const ENCODING: &str = "grpc-encoding";
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// A message with the head of its frame.
+pub(super) type Answer = Vec<u8>;
 
 /// Reads the only message of a request, which may have `most` bytes.
 pub(super) async fn receive<M: Message + Default>(
@@ -31,9 +27,9 @@ pub(super) async fn receive<M: Message + Default>(
         return Err(Status::unimplemented(format!("Content is compressed with `{seen}` which isn't supported")));
     }
     let (mut first, mut rest) = (Bytes::new(), Vec::new());
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        // Other frames are trailers, which have no meaning in a request.
-        let Ok(data) = frame?.into_data() else { continue };
+    // Trailers behind the data have no meaning in a request.
+    while let Some(data) = body.data().await {
+        let data = data?;
         if first.is_empty() {
             first = data;
         } else {
@@ -79,42 +75,6 @@ fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
         [flag, ..] => Err(Status::internal(format!(
             "protocol error: received message with invalid compression flag: {flag} (valid flags are 0 and 1)"
         ))),
-    }
-}
-
-/// A response with `message`, which includes its frame's head.
-pub(super) fn respond(message: Vec<u8>) -> Response<Answer> {
-    let mut response = Response::new(Answer { message: Some(message.into()), has_trailers: true });
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
-}
-
-/// The body of a response: a message, then trailers with the status OK; or nothing, when the response's head has the
-/// status.
-#[derive(Debug, Default)]
-pub(super) struct Answer {
-    message: Option<Bytes>,
-    has_trailers: bool,
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(message) = self.message.take() {
-            return Poll::Ready(Some(Ok(Frame::data(message))));
-        }
-        if !std::mem::take(&mut self.has_trailers) {
-            return Poll::Ready(None);
-        }
-        let mut trailers = HeaderMap::with_capacity(1);
-        trailers.insert(STATUS, HeaderValue::from_static("0"));
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.message.is_none() && !self.has_trailers
     }
 }
 

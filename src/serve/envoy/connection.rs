@@ -1,0 +1,221 @@
+//! One connection of Envoy: HTTP/2 by the `h2` crate, with bounds for what a client may make it keep.
+//!
+//! Most requests are there whole when their stream is accepted, and are answered from tokens that the node holds. So the
+//! connection first accepts all that has come, then answers it in its own task, and then writes all answers at once. Only a
+//! request that must wait, for the rest of its message or for the store, gets a task of its own.
+
+use std::future::{Future, poll_fn};
+use std::io::Cursor;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Error, Ping, PingPong, RecvStream};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Sleep;
+use tonic::Status;
+
+use super::counted::Counter;
+use super::proto::SHOULD_RATE_LIMIT;
+use super::service::Service;
+use super::unary::{Answer, receive};
+use super::unvectored::Unvectored;
+use crate::serve::admission::ConnectionGuard;
+
+/// Most concurrent requests of a connection.
+const MAX_STREAMS: u32 = 256;
+/// Largest request. Together with [`MAX_STREAMS`] it bounds the memory that a connection can use.
+const MAX_MESSAGE: usize = 128 << 10;
+/// Largest list of header fields of a request.
+const MAX_HEADERS: u32 = 16 << 10;
+/// Largest frame; HTTP/2 allows no smaller limit.
+const MAX_FRAME: u32 = 16 << 10;
+/// Flow-control window of a stream and of a connection.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Most streams that a client may reset before they are accepted. Envoy resets a stream whenever its timeout passes.
+const MAX_RESETS: usize = 1_024;
+/// A client has this long to answer a PING.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time for a request to arrive and be answered.
+const LIFE: Duration = Duration::from_secs(10);
+
+type Streams<S> = Connection<Unvectored<S>, Cursor<Vec<u8>>>;
+type Respond = SendResponse<Cursor<Vec<u8>>>;
+
+/// Serves a connection until it closes. Where it is given how long a connection may be `quiet`, the client is then asked whether it is
+/// still there.
+pub(super) async fn converse<S>(
+    stream: S,
+    quiet: Option<Duration>,
+    pass: &ConnectionGuard,
+    service: Service,
+    counter: Counter,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut greeting = Builder::new()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS)
+        .max_frame_size(MAX_FRAME)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .handshake(Unvectored(stream));
+    let greeted = poll_fn(|cx| {
+        // A client that has not begun to speak HTTP/2 yet has nothing to finish.
+        if pass.is_to_leave(cx) { Poll::Ready(None) } else { Pin::new(&mut greeting).poll(cx).map(Some) }
+    });
+    let served = match greeted.await {
+        None => return,
+        Some(Err(error)) => Err(error),
+        Some(Ok(mut streams)) => {
+            let presence = quiet.zip(streams.ping_pong()).map(|(quiet, pings)| Presence::new(quiet, pings));
+            let mut conversation =
+                Conversation { streams, presence, leaves: false, service, counter, accepted: Vec::new() };
+            poll_fn(|cx| conversation.poll(cx, pass)).await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection of Envoy ended badly");
+    }
+}
+
+/// A connection that speaks HTTP/2.
+struct Conversation<S> {
+    streams: Streams<S>,
+    presence: Option<Presence>,
+    /// The client was told to ask no more.
+    leaves: bool,
+    service: Service,
+    counter: Counter,
+    /// Requests that have come and are not answered yet.
+    accepted: Vec<(Request<RecvStream>, Respond)>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+    /// Accepts, answers and writes until nothing more has come; ready when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>, pass: &ConnectionGuard) -> Poll<Result<(), Error>> {
+        if !self.leaves && pass.is_to_leave(cx) {
+            self.leaves = true;
+            self.streams.graceful_shutdown();
+        }
+        loop {
+            let is_over = loop {
+                match self.streams.poll_accept(cx) {
+                    Poll::Ready(Some(accepted)) => self.accepted.push(accepted?),
+                    Poll::Ready(None) => break true,
+                    Poll::Pending => break false,
+                }
+            };
+            if is_over {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(presence) = &mut self.presence {
+                presence.is_heard |= !self.accepted.is_empty();
+                if presence.poll(cx)?.is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            if self.accepted.is_empty() {
+                return Poll::Pending;
+            }
+            for (request, respond) in self.accepted.drain(..) {
+                let answering = answer(self.service.clone(), self.counter.clone(), request);
+                begin(cx, Box::pin(answering), respond);
+            }
+        }
+    }
+}
+
+/// Answers at once if that is possible, and otherwise in a task of its own.
+fn begin<F>(cx: &mut Context<'_>, mut answering: Pin<Box<F>>, mut respond: Respond)
+where
+    F: Future<Output = Result<Answer, Status>> + Send + 'static,
+{
+    if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
+        return send(&mut respond, answer);
+    }
+    tokio::spawn(async move {
+        let mut late = pin!(tokio::time::sleep(LIFE));
+        let answer = poll_fn(|cx| {
+            if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
+                return Poll::Ready(Some(answer));
+            }
+            if late.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Some(Err(Status::deadline_exceeded("the request did not come whole in time"))));
+            }
+            // Nobody waits for the answer to a stream that was reset.
+            respond.poll_reset(cx).map(|_| None)
+        });
+        if let Some(answer) = answer.await {
+            send(&mut respond, answer);
+        }
+    });
+}
+
+async fn answer(service: Service, counter: Counter, request: Request<RecvStream>) -> Result<Answer, Status> {
+    if request.uri().path() != SHOULD_RATE_LIMIT {
+        return Err(Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")));
+    }
+    let (head, body) = request.into_parts();
+    service.answer(receive(&head.headers, counter.count(body), MAX_MESSAGE).await?).await
+}
+
+/// Sends a message and the status OK behind it, or another status alone. What cannot be sent was reset by the client.
+fn send(respond: &mut Respond, answer: Result<Answer, Status>) {
+    let message = match answer {
+        Ok(message) => message,
+        Err(status) => {
+            let _ = respond.send_response(status.into_http::<()>(), true);
+            return;
+        }
+    };
+    let mut head = Response::new(());
+    head.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    if let Ok(mut stream) = respond.send_response(head, false) {
+        let mut trailers = HeaderMap::with_capacity(1);
+        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+        let _ = stream.send_data(Cursor::new(message), false).and_then(|()| stream.send_trailers(trailers));
+    }
+}
+
+/// Whether the client of a TCP connection is still there, where nothing else shows it.
+struct Presence {
+    quiet: Duration,
+    pings: PingPong,
+    /// It has asked for something since the timer was last set.
+    is_heard: bool,
+    /// A PING was sent that it has not answered.
+    is_asked: bool,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Presence {
+    fn new(quiet: Duration, pings: PingPong) -> Self {
+        Self { quiet, pings, is_heard: false, is_asked: false, timer: Box::pin(tokio::time::sleep(quiet)) }
+    }
+
+    /// Ready when the client has not answered in time. Asks it where it has been quiet for a whole turn of the timer.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            if self.is_asked && self.pings.poll_pong(cx)?.is_ready() {
+                (self.is_asked, self.is_heard) = (false, true);
+            }
+            ready!(self.timer.as_mut().poll(cx));
+            if self.is_asked && !self.is_heard {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.is_heard {
+                self.pings.send_ping(Ping::opaque())?;
+                self.is_asked = true;
+            }
+            let next = if self.is_asked { PATIENCE } else { self.quiet };
+            self.is_heard = false;
+            self.timer.as_mut().set(tokio::time::sleep(next));
+        }
+    }
+}
