@@ -268,25 +268,35 @@ pub fn parse_period(text: &str) -> Result<Micros, LimitError> {
 /// Writes a length of time in the largest unit that divides it.
 #[must_use]
 pub fn format_period(period: Micros) -> String {
-    let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
-    for (scale, unit) in units {
-        if period.0 >= scale && period.0.is_multiple_of(scale) {
-            return format!("{}{unit}", period.0 / scale);
-        }
+    Period(period).to_string()
+}
+
+/// A length of time that shows itself so. A response about a limit shows it twice, so it takes no memory of its own.
+struct Period(Micros);
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+        let Self(Micros(period)) = *self;
+        let fits = |&(scale, _): &(u64, &str)| period >= scale && period.is_multiple_of(scale);
+        let (scale, unit) = units.into_iter().find(fits).unwrap_or((1, "us"));
+        (period / scale).fmt(f)?;
+        f.write_str(unit)
     }
-    format!("{}us", period.0)
 }
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, format_period(self.period))?;
+        self.count.fmt(f)?;
+        f.write_str("/")?;
+        Period(self.period).fmt(f)?;
         match self.algorithm {
             Algorithm::Gcra if self.burst == self.count => Ok(()),
             Algorithm::Gcra => write!(f, " burst {}", self.burst),
-            Algorithm::Fixed => write!(f, " fixed"),
-            Algorithm::FixedFromFirst => write!(f, " fixed from-first"),
-            Algorithm::Sliding => write!(f, " sliding"),
-            Algorithm::Concurrent => write!(f, " concurrent"),
+            Algorithm::Fixed => f.write_str(" fixed"),
+            Algorithm::FixedFromFirst => f.write_str(" fixed from-first"),
+            Algorithm::Sliding => f.write_str(" sliding"),
+            Algorithm::Concurrent => f.write_str(" concurrent"),
         }
     }
 }

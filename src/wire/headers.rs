@@ -44,15 +44,21 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
     let mut fields = match style {
         Style::Draft => {
             let more = more_after(decision, limit).as_secs_ceil();
-            let (mut policy, mut name) = (String::with_capacity(64), String::new());
+            let (mut policy, mut tightest) = (String::with_capacity(64), String::with_capacity(48));
             for (index, each) in rule.limits.iter().enumerate() {
-                let (comma, shown) = (if policy.is_empty() { "" } else { "," }, each.to_string());
-                let _ = write!(policy, "{comma}\"{shown}\";q={};w={}", sized(each.capacity()), window(each));
+                policy.push_str(if policy.is_empty() { "\"" } else { ",\"" });
+                let begins = policy.len();
+                let _ = write!(policy, "{each}");
                 if index == usize::from(decision.limit_index) {
-                    name = shown;
+                    tightest.push('"');
+                    tightest.push_str(&policy[begins..]);
                 }
+                push(&mut policy, "\";q=", sized(each.capacity()));
+                push(&mut policy, ";w=", window(each));
             }
-            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{name}\";r={};t={more}", sized(remaining)))]
+            push(&mut tightest, "\";r=", sized(remaining));
+            push(&mut tightest, ";t=", more);
+            vec![("ratelimit-policy", policy), ("ratelimit", tightest)]
         }
         Style::X => vec![
             ("x-ratelimit-limit", decision.limit.to_string()),
@@ -71,6 +77,11 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
         fields.push(("retry-after", wait.as_secs_ceil().max(1).to_string()));
     }
     fields
+}
+
+fn push(text: &mut String, name: &str, number: u64) {
+    text.push_str(name);
+    let _ = write!(text, "{number}");
 }
 
 /// The longest time until more tokens are available than now: the wait of a denied request, the next token of a

@@ -106,9 +106,9 @@ fn write_metadata(metadata: &mut Message, limited: &Limited, told: &CheckResult)
     if let Some(limit) = limit {
         metadata.entry("limit", |value| value.shown(3, limit));
     }
-    metadata.entry("policy", |value| value.shown(3, &limited.inquiry.policy.name));
-    metadata.entry("reason", |value| value.shown(3, decision.reason.as_str()));
-    metadata.entry("source", |value| value.shown(3, decision.source.as_str()));
+    metadata.entry("policy", |value| value.string(3, &limited.inquiry.policy.name));
+    metadata.entry("reason", |value| value.string(3, decision.reason.as_str()));
+    metadata.entry("source", |value| value.string(3, decision.source.as_str()));
 }
 
 fn code(is_denied: bool) -> u64 {
@@ -152,10 +152,15 @@ impl Message {
 
     fn text(&mut self, tag: u8, text: &str) {
         if !text.is_empty() {
-            self.key(tag, Wire::Length);
-            self.varint(text.len() as u64);
-            self.0.extend_from_slice(text.as_bytes());
+            self.string(tag, text);
         }
+    }
+
+    /// A string in a `oneof`, which is written even if it is empty.
+    fn string(&mut self, tag: u8, text: &str) {
+        self.key(tag, Wire::Length);
+        self.varint(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
     }
 
     /// A number in a `oneof`, which is written even if it is 0.
@@ -164,7 +169,7 @@ impl Message {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// A string in a `oneof`, which is written even if it is empty.
+    /// The same of what shows itself as text.
     fn shown(&mut self, tag: u8, text: impl Display) {
         self.part(tag, |part| write!(part, "{text}").expect("a Vec takes what is written"));
     }

@@ -74,8 +74,9 @@ pub(super) async fn converse<S>(
         Some(Err(error)) => Err(error),
         Some(Ok(mut streams)) => {
             let presence = quiet.zip(streams.ping_pong()).map(|(quiet, pings)| Presence::new(quiet, pings));
-            let mut conversation =
-                Conversation { streams, presence, leaves: false, service, counter, accepted: Vec::new() };
+            let answer = |request| answer(service.clone(), counter.clone(), request);
+            let (accepted, answering) = (Vec::new(), Answering(Box::pin(None)));
+            let mut conversation = Conversation { streams, presence, leaves: false, answer, accepted, answering };
             poll_fn(|cx| conversation.poll(cx, pass)).await
         }
     };
@@ -85,18 +86,27 @@ pub(super) async fn converse<S>(
 }
 
 /// A connection that speaks HTTP/2.
-struct Conversation<S> {
+struct Conversation<S, A, F> {
     streams: Streams<S>,
     presence: Option<Presence>,
     /// The client was told to ask no more.
     leaves: bool,
-    service: Service,
-    counter: Counter,
+    answer: A,
     /// Requests that have come and are not answered yet.
     accepted: Vec<(Request<RecvStream>, Respond)>,
+    answering: Answering<F>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+/// The place in which a request is answered. It is made once for all that are answered at once, as its size makes an allocation
+/// dear; one that must wait takes it along.
+struct Answering<F>(Pin<Box<Option<F>>>);
+
+impl<S, A, F> Conversation<S, A, F>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<RecvStream>) -> F,
+    F: Future<Output = Result<Answer, Status>> + Send + 'static,
+{
     /// Accepts, answers and writes until nothing more has come; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>, pass: &ConnectionGuard) -> Poll<Result<(), Error>> {
         if !self.leaves && pass.is_to_leave(cx) {
@@ -123,38 +133,54 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             if self.accepted.is_empty() {
                 return Poll::Pending;
             }
-            for (request, respond) in self.accepted.drain(..) {
-                let answering = answer(self.service.clone(), self.counter.clone(), request);
-                begin(cx, Box::pin(answering), respond);
+            for (request, mut respond) in self.accepted.drain(..) {
+                match self.answering.begin(cx, (self.answer)(request)) {
+                    Poll::Ready(answer) => send(&mut respond, answer),
+                    Poll::Pending => self.answering.take().go_on(respond),
+                }
             }
         }
     }
 }
 
-/// Answers at once if that is possible, and otherwise in a task of its own.
-fn begin<F>(cx: &mut Context<'_>, mut answering: Pin<Box<F>>, mut respond: Respond)
-where
-    F: Future<Output = Result<Answer, Status>> + Send + 'static,
-{
-    if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
-        return send(&mut respond, answer);
-    }
-    tokio::spawn(async move {
-        let mut late = pin!(tokio::time::sleep(LIFE));
-        let answer = poll_fn(|cx| {
-            if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
-                return Poll::Ready(Some(answer));
-            }
-            if late.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Some(Err(Status::deadline_exceeded("the request did not come whole in time"))));
-            }
-            // Nobody waits for the answer to a stream that was reset.
-            respond.poll_reset(cx).map(|_| None)
-        });
-        if let Some(answer) = answer.await {
-            send(&mut respond, answer);
+impl<F: Future<Output = Result<Answer, Status>> + Send + 'static> Answering<F> {
+    /// Begins to answer, in the place of what was answered before.
+    fn begin(&mut self, cx: &mut Context<'_>, answer: F) -> Poll<F::Output> {
+        self.0.set(Some(answer));
+        let answer = self.poll(cx);
+        if answer.is_ready() {
+            self.0.set(None);
         }
-    });
+        answer
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.0.as_mut().as_pin_mut().map_or(Poll::Pending, |answer| answer.poll(cx))
+    }
+
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self(Box::pin(None)))
+    }
+
+    /// Goes on in a task of its own.
+    fn go_on(mut self, mut respond: Respond) {
+        tokio::spawn(async move {
+            let mut late = pin!(tokio::time::sleep(LIFE));
+            let answer = poll_fn(|cx| {
+                if let Poll::Ready(answer) = self.poll(cx) {
+                    return Poll::Ready(Some(answer));
+                }
+                if late.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Some(Err(Status::deadline_exceeded("the request did not come whole in time"))));
+                }
+                // Nobody waits for the answer to a stream that was reset.
+                respond.poll_reset(cx).map(|_| None)
+            });
+            if let Some(answer) = answer.await {
+                send(&mut respond, answer);
+            }
+        });
+    }
 }
 
 async fn answer(service: Service, counter: Counter, request: Request<RecvStream>) -> Result<Answer, Status> {

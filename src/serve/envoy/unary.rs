@@ -4,14 +4,14 @@
 //! refused, since no compression is offered. Statuses are tonic's.
 
 use hyper::body::Bytes;
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName};
 use prost::Message;
 use tonic::Status;
 
 use super::answer::FRAME_HEAD;
 use super::counted::Counted;
 
-const ENCODING: &str = "grpc-encoding";
+const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// A message with the head of its frame.
 pub(super) type Answer = Vec<u8>;
