@@ -3,12 +3,12 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-// The daemon's timers and its clock are tokio's, so a test that pauses tokio's time pauses both. Without the daemon,
-// std's instant is used.
+// The daemon's timers and its clock both read tokio's time, so a test that pauses tokio's time pauses both. Without the
+// daemon, std's instant is used.
 #[cfg(not(feature = "daemon"))]
-use std::time::Instant as PeerIndex;
+use std::time::Instant as SystemInstant;
 #[cfg(feature = "daemon")]
-use tokio::time::Instant as PeerIndex;
+use tokio::time::Instant as SystemInstant;
 
 use crate::core::time::{Instant, Micros, Timestamp};
 
@@ -19,7 +19,7 @@ const HEAD_START: Micros = Micros::from_secs(3_600);
 /// This process's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: PeerIndex,
+    origin: SystemInstant,
     /// The time of the wall clock at the start; `None` when the system's wall clock is used.
     wall: Option<Timestamp>,
 }
@@ -29,7 +29,7 @@ impl Clock {
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
-        Self { origin: PeerIndex::now(), wall: None }
+        Self { origin: SystemInstant::now(), wall: None }
     }
 
     /// The same with a wall clock that shows `wall` now and advances with the monotonic clock. For simulations, whose
@@ -53,7 +53,7 @@ impl Clock {
         self.wall.map_or_else(wall, |wall| wall + self.now().since(Instant(HEAD_START.0)))
     }
 
-    /// Nanoseconds since the clock was started, for measuring.
+    /// Nanoseconds since the clock was started, for measurements shorter than a microsecond.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn nanos(&self) -> u64 {
@@ -65,8 +65,8 @@ impl Clock {
 #[cfg(feature = "daemon")]
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "this is the clock")]
-pub(crate) fn timers() -> PeerIndex {
-    PeerIndex::now()
+pub(crate) fn timers() -> SystemInstant {
+    SystemInstant::now()
 }
 
 /// The wall clock, Unix time.
