@@ -19,7 +19,7 @@ pub(super) fn amount(text: &[u8]) -> Result<u64, CommandError<'_>> {
     u64::try_from(value).map_err(|_| CommandError::Negative("the amount", value))
 }
 
-/// Digits of the largest number that is read without a look at its size: all numbers of so many fit into 64 bits.
+/// Numbers of up to so many digits are read without a check for overflow, because all of them fit into 64 bits.
 const SAFE_DIGITS: usize = 18;
 
 pub(super) fn integer(text: &[u8]) -> Result<i64, CommandError<'_>> {

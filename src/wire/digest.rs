@@ -31,12 +31,13 @@ pub const MOST: usize = 1_024;
 /// Bytes per second that digests may take, to all peers together.
 const BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// The most bytes that an entry takes on the wire; and the bytes of a frame beside its entries.
+/// The most bytes that an entry takes on the wire, and the bytes of a frame beside its entries, both rounded up.
 const ENTRY: u64 = 32;
 const FRAME: u64 = 64;
 
-/// Least entries of a round, however many peers there are. Where even they take more than the bytes of a round, as in fleets of
-/// more than 68 nodes, rounds without entries follow: see [`apart`].
+/// Least entries of a round, however many peers there are: with fewer, news would take many rounds to reach a large
+/// fleet. Where even these take more than the bytes of a round, as in fleets of more than 68 nodes, rounds without
+/// entries follow: see [`apart`].
 const FEWEST: u64 = 4;
 
 /// The memory that a decoded frame may take: [`MOST`] entries, and some more.
@@ -188,9 +189,9 @@ pub fn most_entries(peers: u64, tick: Micros) -> usize {
     usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
 }
 
-/// How long after a round of so many frames with so many entries the next one with entries may leave, so that they take no
-/// more than the bytes of a second in any number of rounds. Not more than a round for what [`most_entries`] allows, unless that
-/// is the least.
+/// How long after a round that sent `frames` and in them `entries` the next round may send entries again, so that all
+/// rounds together stay within [`BYTES_PER_SECOND`]. It is at most one tick where the round had no more than
+/// [`most_entries`] allows, unless that was raised to [`FEWEST`].
 #[must_use]
 pub fn apart(frames: u64, entries: u64) -> Micros {
     let bytes = frames.saturating_mul(FRAME).saturating_add(entries.saturating_mul(ENTRY));

@@ -13,8 +13,8 @@
 //! Version 2 brought `aside`, 0 or 1. A build of version 1 reads nothing of it: it asks for nothing that is set aside, and so is lent nothing
 //! of that.
 //!
-//! Frames come from peers: their size is checked first, and every number is bounded, so that the core may calculate with
-//! it. What they say is a claim. Whether it answers what was asked is for the caller to see. Called by `serve`.
+//! Frames come from peers: their size is checked first, and every number is bounded, so that the core may calculate
+//! with it. What they say is a claim. The caller checks whether an answer fits what was asked. Called by `serve`.
 
 use std::fmt;
 
@@ -185,12 +185,13 @@ impl<'a> Body<'a> {
         Ok(Self(body, *version))
     }
 
-    /// All is read, but for what the next version may have more than is known here.
+    /// Checks that nothing is left unread. Only a frame of the next version may have more, which this build does not
+    /// know.
     fn end(&self) -> Result<(), BadAsk> {
         if self.1 <= VERSION && !self.0.is_empty() { Err(BadAsk::Malformed) } else { Ok(()) }
     }
 
-    /// Whether what is set aside is spoken of, which earlier versions say nothing of.
+    /// Reads `aside`, which frames of version 1 do not have: they count as false.
     fn aside(&mut self) -> Option<bool> {
         if self.1 < TELLS_ASIDE {
             return Some(false);
@@ -392,7 +393,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_of_any_bytes_is_written_as_the_same(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            // Most noise is of no version that is read.
+            // Most random bytes name a version that is not read, so each frame is also tried with a known one before
+            // it.
             for frame in [bytes.clone(), [&[VERSION], &bytes[..]].concat()] {
                 if let Ok(ask) = PeerAsk::decode(&frame) {
                     let again = ask.encode().expect("it was short");

@@ -215,7 +215,7 @@ impl Digits {
             self.0[at..at + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
             rest /= 100;
         }
-        // Of an even number of digits none is left, and 0 has one.
+        // The loop writes two digits at a time: one is left of an odd number of digits, and 0 is a single digit.
         if rest > 0 || value == 0 {
             at -= 1;
             self.0[at] = b'0' + rest as u8; // one digit

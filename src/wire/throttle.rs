@@ -54,7 +54,7 @@ pub(super) fn throttle<'a>(args: Args<'a>, place: usize) -> Result<Command<'a>, 
     Ok(Command::Throttle { key, rate, quantity })
 }
 
-/// `EVAL` and `EVALSHA`, for clients that call the command from a script.
+/// Parses `EVAL` and `EVALSHA`, for clients that call the command from a script.
 pub(super) fn eval<'a>(args: Args<'a>, by_hash: bool) -> Result<Command<'a>, CommandError<'a>> {
     let script = args.get(1).filter(|_| args.len() >= 3).ok_or(arity(args))?;
     if by_hash {
