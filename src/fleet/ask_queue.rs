@@ -1,6 +1,7 @@
 //! The queue of asks to each peer: asking never waits, and a slow peer delays no other.
 //!
-//! Asks that do not fit into a queue, or for whose answers nobody waits any more, are dropped. Called by the fleet's handle.
+//! An ask is dropped when the queue is full, or when its `until` has passed before it is sent. Called by the fleet's
+//! handle.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,9 +17,9 @@ use super::exchange::{Waiting, ask};
 use super::peer::PeerId;
 use crate::core::time::Micros;
 
-/// Asks that wait for one peer.
+/// Most asks that wait for one peer.
 const DEPTH: usize = 256;
-/// Peers that are asked at a time.
+/// Most peers that have a queue at a time.
 const MOST_PEERS: usize = 256;
 /// A queue that is not used for this long ends.
 const IDLE: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ impl AskQueues {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Queues an ask of a peer at `address`, whose answer is awaited for so long; false when it was dropped.
+    /// Queues an ask for the peer at `address`, whose answer is awaited for so long; false when it was dropped.
     pub(crate) fn ask(
         self: &Arc<Self>,
         links: &Arc<ConnectionPool>,
@@ -60,13 +61,13 @@ impl AskQueues {
         is_queued
     }
 
-    /// Ends a queue, unless something has come meanwhile.
+    /// Ends a queue, unless an ask has come meanwhile.
     fn retire(&self, to: &PeerId, queue: &mpsc::Receiver<Waiting>) -> bool {
         self.with(|queues| queue.is_empty() && queues.remove(to).is_some())
     }
 }
 
-/// Sends what is asked of a peer, until nothing has been for a while.
+/// Sends the asks queued for one peer, until none has come for [`IDLE`].
 async fn run(
     queues: Arc<AskQueues>,
     links: Arc<ConnectionPool>,
@@ -84,7 +85,7 @@ async fn run(
         if let Some(link) = links.reach(&to, address).await {
             ask(&link, &links.exchange, &links.counters, links.clock, first, &mut queue).await;
         }
-        // Whoever asked meanwhile waits for no answer any more.
+        // Asks that come before the pause is over are dropped: most checks do not wait for so long.
         sleep(PAUSE).await;
         while queue.try_recv().is_ok() {
             links.counters.dropped_out.add(1);

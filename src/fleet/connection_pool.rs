@@ -28,7 +28,7 @@ use super::streams::{Answerers, answer};
 use super::table::Table;
 use crate::clock::Clock;
 
-/// Longest handshake; an unreachable peer just does not answer.
+/// Longest handshake. An unreachable peer sends nothing back, so only this ends the attempt.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// How long a connection that is no longer used stays open for frames in flight.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -64,9 +64,9 @@ pub(crate) struct ConnectionPool {
     pub(crate) counters: Arc<Counters>,
     /// Whether peers ask this node.
     owning: Owning,
-    /// Who takes asks of peers, and their answers.
+    /// Takes the asks of peers, and their answers to asks of this node.
     pub(crate) exchange: Arc<Exchange>,
-    /// Who answers looks of peers.
+    /// Answers the looks of peers.
     pub(crate) looks: Arc<Looks>,
     pub(super) clock: Clock,
     pub(super) runtime: Handle,
@@ -227,13 +227,14 @@ impl ConnectionPool {
         self.table().best(&self.us.id, to)
     }
 
-    /// The connection to this life of a peer: one that there is, or one that is dialled.
+    /// A connection to this incarnation of a peer: an existing one, or one that is dialled now.
     pub(crate) async fn reach(self: &Arc<Self>, to: &PeerId, address: SocketAddr) -> Option<Arc<Link>> {
         let is_its = |link: &Arc<Link>| link.peer == *to;
         if let Some(link) = self.best(address).filter(is_its) {
             return Some(link);
         }
-        // It goes on by itself where nobody waits for it any more: both nodes may dial at once, and neither may give its dial up.
+        // Runs in a task of its own: if both nodes dial at once, neither must give its dial up because its caller has
+        // stopped waiting.
         let _ = self.runtime.spawn(self.clone().dial(address)).await;
         self.best(address).filter(is_its)
     }

@@ -5,9 +5,10 @@
 //! ask, answer = length (2, little-endian) as many bytes, at most 1,024
 //! ```
 //!
-//! Asks that wait are written together. Answers come in any order, or not at all: an ask is never sent twice, and nothing
-//! here remembers one. What a peer may have open is bounded; what comes beyond that is dropped unanswered. Does not know
-//! what asks mean. `ask_queue.rs` has those that wait; the daemon takes those that come. `streams.rs` reads what a stream is for.
+//! Asks that wait are written together. Answers come in any order, or not at all: an ask is never sent twice, and
+//! nothing here remembers one. Asks of one peer that are not answered yet are bounded; a further one is dropped without
+//! an answer. Does not know what asks mean. `ask_queue.rs` has asks that wait to be sent; the daemon takes those that
+//! arrive. `streams.rs` reads the first byte of each stream.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -26,9 +27,9 @@ use crate::clock::Clock;
 use crate::core::time::Instant;
 use crate::wire::peer_ask::LONGEST;
 
-/// Longest time that a stream takes to open, and that it takes no bytes.
+/// Longest time for a stream to open, and longest time for which it may accept no bytes.
 const STUCK: Duration = Duration::from_secs(1);
-/// Asks of one peer that are not answered yet.
+/// Most asks of one peer that are not answered yet.
 const OPEN: usize = 1_024;
 /// Frames that are written at once, and bytes that are read at once.
 const TOGETHER: (usize, usize) = (64, 16 << 10);
@@ -42,7 +43,7 @@ pub trait AskTaker: Send + Sync + 'static {
     fn handle_answer(&self, from: &PeerId, answer: &[u8]);
 }
 
-/// The way of one answer to the peer that asked.
+/// Sends one answer to the peer that asked.
 #[derive(Debug)]
 pub struct Reply {
     answers: mpsc::UnboundedSender<Answer>,
@@ -55,12 +56,12 @@ type Answer = (Bytes, OwnedSemaphorePermit);
 impl Reply {
     /// Sends the answer, without waiting.
     pub fn send(self, answer: Vec<u8>) {
-        // Whoever asked may be gone: then nobody misses it.
+        // The connection may have ended; then the answer is of no use.
         let _ = self.answers.send((answer.into(), self.slot));
     }
 }
 
-/// Who takes asks and answers, once that is known. It may end before its fleet.
+/// Takes asks and answers, once [`Self::begin`] has set it. It may end before its fleet does.
 #[derive(Default)]
 pub(crate) struct Exchange(OnceLock<Weak<dyn AskTaker>>);
 
@@ -85,11 +86,11 @@ impl Exchange {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) frame: Bytes,
-    /// Nobody waits for the answer from then on.
+    /// Until when the answer is of use.
     pub(crate) until: Instant,
 }
 
-/// Answers what is asked on one stream, behind its first byte.
+/// Answers the asks on one stream, whose first byte was read already.
 pub(crate) async fn serve(
     link: Arc<Link>,
     exchange: Arc<Exchange>,
@@ -124,13 +125,13 @@ pub(crate) async fn serve(
         () = reading => {}
         () = writing => {}
     }
-    // Either may have ended by itself: then there is nothing to end.
+    // Fails when the peer has already closed its side, which is what this is for.
     let _ = answers.reset(Closing::Refused.code());
     asks.refuse();
 }
 
-/// Asks the peer of `link` all that comes from `queue`, beginning with `first`, until the stream ends or another connection
-/// serves better.
+/// Sends `first` and then all asks of `queue` to the peer of `link`, until the stream ends or another connection to the
+/// peer is preferred.
 pub(crate) async fn ask(
     link: &Link,
     exchange: &Exchange,
@@ -174,7 +175,7 @@ pub(crate) async fn ask(
         () = reading => {}
         () = writing => {}
     }
-    // A peer that takes no asks has refused the stream, and what was asked on it.
+    // A peer that takes no asks ends the stream, and the asks on it are lost.
     counters.dropped_out.add(usize::from(answers.is_refused));
     let _ = asks.reset(Closing::Refused.code());
     answers.refuse();
@@ -200,7 +201,7 @@ async fn write(stream: &mut SendStream, frames: &[Bytes], counters: &Counters) -
 /// Frames as they come on a stream.
 struct Frames {
     stream: RecvStream,
-    /// What has come of the next ones.
+    /// Received bytes that are no whole frame yet.
     come: BytesMut,
     /// The peer has ended the stream.
     is_refused: bool,
@@ -231,7 +232,7 @@ impl Frames {
         }
     }
 
-    /// Reads what has come, and returns how many bytes.
+    /// Reads once, and returns how many bytes came.
     async fn fill(&mut self) -> Option<usize> {
         let read = self.stream.read_chunk(TOGETHER.1, true).await;
         self.is_refused = matches!(read, Err(ReadError::Reset(_)));
@@ -240,9 +241,9 @@ impl Frames {
         Some(chunk.bytes.len())
     }
 
-    /// Reads no more of it.
+    /// Tells the peer that no more is read from this stream.
     fn refuse(&mut self) {
-        // It may have ended meanwhile: then there is nothing to stop.
+        // Fails when the stream has ended already, which is what this is for.
         let _ = self.stream.stop(Closing::Refused.code());
     }
 }

@@ -83,7 +83,7 @@ struct Joined {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// When to log that this node's certificate has expired: at once, and then hourly.
+/// Decides when to log that this node's certificate has expired: at once, and then hourly.
 #[derive(Debug, Default)]
 struct Reminder {
     /// Checks since it has expired.
@@ -229,7 +229,7 @@ impl Fleet {
         &self.0.own
     }
 
-    /// The runtime that carries what is said in this fleet: that in which it was started.
+    /// The runtime of the fleet's connections and tasks: that in which it was started.
     #[must_use]
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.0.links.runtime
@@ -261,7 +261,7 @@ impl Fleet {
     /// Queues a frame for every other member, and returns how many those were.
     pub fn broadcast(&self, frame: Bytes) -> usize {
         let Some(frame) = self.frame(&frame) else { return 0 };
-        // First, so that what membership has to tell now leaves in the same packets.
+        // Membership is woken first, so that what it has to send leaves in the same packets.
         self.0.membership.beat();
         let members = self.0.members.borrow().clone();
         let others = members.iter().filter(|member| member.id != self.0.own);

@@ -21,7 +21,7 @@ const GIVEN_UP_ROUNDS: u32 = 8;
 const MISSED: Duration = Duration::from_secs(2);
 /// Number of other nodes that must hear from a peer when this node does not.
 const VOUCHERS: usize = 2;
-/// A fleet in which for this long nobody came and nobody was missed is calm: its gossip has nothing to tell.
+/// A fleet counts as calm when for this long no node has come or was missed: then its gossip has nothing to tell.
 const CALM: Duration = Duration::from_secs(10);
 /// Most such nodes that are recorded for each peer.
 const MAX_VOUCHERS: usize = 8;
@@ -33,7 +33,8 @@ const MAX_PEERS: usize = 1_000;
 const MAX_BYTES: usize = 60_000;
 /// Most incarnations of one name that are remembered. A further one must wait.
 const MAX_LIVES: usize = 8;
-/// How long it must wait.
+/// How long a further incarnation must wait. Beyond [`MAX_LIVES`] a node that restarts in a loop is thus taken in six
+/// times a minute at most.
 const NEXT_LIFE: Duration = Duration::from_secs(10);
 
 /// All peers that have spoken for themselves.
@@ -44,9 +45,9 @@ pub(crate) struct Heard {
     /// The time for which this process has run.
     now: Duration,
     peers: BTreeMap<PeerId, Peer>,
-    /// When a peer last came or was missed, or this node had something to tell.
+    /// When a peer was last added or missed, or this node had something to tell.
     stirred: Duration,
-    /// When a peer last came.
+    /// When a peer was last added.
     grew: Duration,
     /// Bytes that the peers take in a digest.
     bytes: usize,
@@ -67,7 +68,7 @@ struct Peer {
     vouchers: BTreeMap<Arc<str>, (u64, Option<Duration>)>,
 }
 
-/// What follows from a peer's report about another node.
+/// What this node does about a peer's report of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heed {
     /// The heartbeat that chitchat is given; `None` when chitchat must not hear of that node.
@@ -103,8 +104,9 @@ impl Heard {
         });
     }
 
-    /// Takes from which peers a frame came how long ago, and sees whether one is missed. Only after that can it be known: of a calm
-    /// fleet this is done once a second, and a peer says once a second that it lives, so that what was seen last is two seconds old.
+    /// Takes which peers have sent a frame and how long ago, and then checks whether a peer is missed. The check comes
+    /// last because the times before this call are old: in a calm fleet both this call and a peer's sign of life come
+    /// once a second, so a live peer was last seen up to two seconds ago, which is [`MISSED`].
     pub(crate) fn look<'a>(&mut self, there: impl Iterator<Item = (&'a PeerId, Duration)>) {
         there.for_each(|(peer, ago)| self.is_there(peer, ago));
         let (now, given_up) = (self.now, self.given_up());
@@ -113,12 +115,12 @@ impl Heard {
         }
     }
 
-    /// Something has changed, or is about to: the fleet is not calm for a while.
+    /// Something has changed, or is about to change: the fleet is not calm for [`CALM`].
     pub(crate) fn stir(&mut self) {
         self.stirred = self.now;
     }
 
-    /// Whether a peer has come lately, so that all others have to hear of it.
+    /// Whether a peer was added within [`CALM`], so that all others have to hear of it.
     pub(crate) fn is_growing(&self) -> bool {
         self.now - self.grew < CALM
     }
@@ -190,7 +192,7 @@ impl Heard {
         self.peers.range(life(0)..=life(u64::MAX))
     }
 
-    /// Some frame came so long ago from a peer that has spoken for itself before.
+    /// Records that some frame came from this peer so long ago, if the peer has sent a heartbeat of its own before.
     pub(crate) fn is_there(&mut self, from: &PeerId, ago: Duration) {
         let at = self.now.saturating_sub(ago);
         if let Some(peer) = self.peers.get_mut(from).filter(|peer| peer.last <= at) {
@@ -219,7 +221,7 @@ impl Heard {
         if is_live && is_news && now - peer.shown_at >= round {
             (peer.shown, peer.shown_at) = (peer.shown + 1, now);
         }
-        // A node that was given up may be back, and this node may be the last to hear of it.
+        // A node that was given up may be back and unaware that this node does not hear from it, so this node dials it.
         Heed { shown: Some(peer.shown), hint: Some(peer.address).filter(|_| !is_live && is_news) }
     }
 
@@ -333,7 +335,7 @@ mod tests {
     fn a_fleet_whose_peers_speak_once_a_second_is_calm_until_one_is_missed() {
         let (mut heard, peer) = (heard(), id("a", 1));
         speak(&mut heard, "a", 1, &[]);
-        // The sign of life that each look sees is almost a second old, and the next one comes right after it.
+        // Each look comes almost a second after the peer's last sign of life, and right before the next one.
         let mut look_after = |passed: Duration, ago: Duration| {
             heard.pass(passed);
             heard.look([(&peer, ago)].into_iter());

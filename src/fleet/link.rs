@@ -27,8 +27,8 @@ use crate::clock;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest time that one frame may take, in either direction.
 const FRAME: Duration = Duration::from_secs(2);
-/// Two dials that began at the same moment have ended after this long: a handshake and an exchange of hellos for
-/// each.
+/// Two dials that began at the same moment have both ended after this long: a handshake (2 s) and an exchange of hellos
+/// (2 s) for each.
 const CROSSING: Duration = Duration::from_secs(5);
 /// Received frames of one connection that may wait, of gossip and of usage. A member that floods fills no queue but
 /// its own.
@@ -71,7 +71,7 @@ pub(crate) struct Link {
     pub(crate) usage_slots: Arc<Semaphore>,
     /// The peer answers looks.
     pub(crate) shows: bool,
-    /// Whose look of this peer is answered: one at a time.
+    /// Held while a look of this peer is answered, so that they are answered one at a time.
     pub(crate) look_turn: Arc<Semaphore>,
     /// A dial that crossed this connection has ended by now. If the peer connects again from here on, it has lost
     /// this connection.
@@ -215,7 +215,7 @@ impl Link {
         counters: &Arc<Counters>,
         take: impl Fn(Bytes) + Clone + Send + 'static,
     ) -> ConnectionError {
-        // As many at once as the peer may open streams.
+        // Bounded by the number of streams that the peer may open.
         let mut reading = JoinSet::new();
         loop {
             tokio::select! {
@@ -260,7 +260,7 @@ async fn read(mut stream: RecvStream, counters: &Counters) -> Option<Bytes> {
         }
         Ok(Err(ReadToEndError::TooLong)) => {
             counters.oversized.add(1);
-            // It may have ended meanwhile: then there is nothing to stop.
+            // Fails when the stream has ended already, which is what this is for.
             let _ = stream.stop(Closing::Refused.code());
             None
         }

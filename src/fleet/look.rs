@@ -1,14 +1,14 @@
-//! Looks: a peer is asked what it does now, and answers once, on a stream of its own.
+//! Looks: questions to a peer about what it does now. Each look has a stream of its own, and one answer.
 //!
 //! ```text
 //! stream = channel (1 byte) question (to the end, at most 64 bytes), and on the way back
 //! answer = at most 65,536 bytes, to the end
 //! ```
 //!
-//! Somebody looks at a fleet now and then, so this must not cost those who are looked at much, however often they are: the looks that
-//! come on a connection are answered one after the other, with a pause after each, and what is answered leaves after gossip and
-//! asks. A peer that looks in a loop fills its own streams, and waits. Peers of before this channel say in their hello that they
-//! do not answer, and nothing is sent to them. Does not know what is asked; the daemon answers.
+//! Answers are large and only shown to people, so they must not slow a node down however often it is asked: the looks
+//! of one connection are answered one after the other, with a pause after each, and answers leave after gossip and
+//! asks. A peer that looks in a loop fills its own streams, and waits. Peers of a version without looks say so in their
+//! hello, and are sent none. Does not know what questions and answers mean; the daemon does.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
@@ -32,7 +32,7 @@ pub const LONGEST_ANSWER: usize = 64 << 10;
 const LONGEST: Duration = Duration::from_secs(2);
 /// After each answer the next look of the same connection waits for this long.
 const PAUSE: Duration = Duration::from_millis(200);
-/// What is answered may wait for all else.
+/// The priority of answers, below that of all other streams.
 const LAST: i32 = -1;
 
 /// Answers looks. It must return soon.
@@ -41,7 +41,7 @@ pub trait LookTaker: Send + Sync + 'static {
     fn handle_look(&self, from: &PeerId, question: &[u8], show: Show);
 }
 
-/// The way of one answer to the peer that looks.
+/// Sends one answer to the peer that looks.
 #[derive(Debug)]
 pub struct Show(oneshot::Sender<Bytes>);
 
@@ -49,13 +49,13 @@ impl Show {
     /// Sends the answer, without waiting; one that is longer than [`LONGEST_ANSWER`] is not sent.
     pub fn send(self, answer: Bytes) {
         if answer.len() <= LONGEST_ANSWER {
-            // Who looked may be gone: then nobody misses it.
+            // The look may have timed out; then the answer is of no use.
             let _ = self.0.send(answer);
         }
     }
 }
 
-/// Why nothing is seen of a peer.
+/// Why a look at a peer has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
     /// It is no member any more.
@@ -64,12 +64,12 @@ pub enum Unseen {
     Earlier,
     /// It cannot be reached, or has not answered in time.
     Silent,
-    /// It has ended the stream without an answer: more look at it than it answers, or nobody there takes looks.
+    /// It has ended the stream without an answer: it gets more looks than it answers, or its daemon takes none yet.
     Refused,
 }
 
 impl Unseen {
-    /// Whether the node itself is missed, and not only what it would tell.
+    /// Whether the node itself cannot be reached, and not only its answer is missing.
     #[must_use]
     pub fn is_away(self) -> bool {
         matches!(self, Self::Gone | Self::Silent)
@@ -87,7 +87,7 @@ impl fmt::Display for Unseen {
     }
 }
 
-/// Who answers looks, once that is known. It may end before its fleet.
+/// Answers looks, once [`Self::begin`] has set it. It may end before its fleet does.
 #[derive(Default)]
 pub(crate) struct Looks(OnceLock<Weak<dyn LookTaker>>);
 
@@ -108,7 +108,7 @@ impl Looks {
     }
 }
 
-/// Answers the look on one stream, behind its first byte.
+/// Answers the look on one stream, whose first byte was read already.
 pub(crate) async fn answer(
     link: &Arc<Link>,
     looks: &Looks,
@@ -119,7 +119,7 @@ pub(crate) async fn answer(
     let is_answered = timeout(LONGEST, show(link, looks, counters, &mut answers, &mut asked)).await;
     if is_answered != Ok(Some(())) {
         counters.dropped_in.add(1);
-        // Either may have ended by itself: then there is nothing to end.
+        // Fails when the peer has already closed its side, which is what this is for.
         let _ = answers.reset(Closing::Refused.code());
         let _ = asked.stop(Closing::Refused.code());
     }
@@ -146,13 +146,13 @@ async fn show(
     let (send, shown) = oneshot::channel();
     looks.taker()?.handle_look(&link.peer, &question, Show(send));
     let shown = shown.await.ok()?;
-    // A stream that has ended has no priority: then writing fails, too.
+    // Fails when the stream has ended; then the write below fails, too.
     let _ = answers.set_priority(LAST);
     answers.write_all(&shown).await.ok()?;
     answers.finish().ok()?;
     counters.frames_out.add(1);
     counters.bytes_out.add(shown.len());
-    // The stream is free meanwhile, and the turn is not.
+    // The stream is finished at once; the turn is kept for the pause, so that the peer's next look waits.
     tokio::spawn(async move {
         sleep(PAUSE).await;
         drop(turn);

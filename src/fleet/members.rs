@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::peer::PeerId;
 
-/// Whether a member will stay.
+/// Whether a member has announced that it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemberState {
     /// It serves.
@@ -47,7 +47,8 @@ impl Owning {
         }
     }
 
-    /// What a node says of itself. One that says nothing, as those of earlier versions, takes no part.
+    /// Reads what a node reports of itself. One that reports nothing, as earlier versions do, counts as
+    /// [`Self::Never`].
     pub(crate) fn told(word: Option<&str>) -> Self {
         [Self::Auto, Self::Always].into_iter().find(|owning| word == Some(owning.as_str())).unwrap_or_default()
     }
@@ -60,7 +61,7 @@ pub struct Member {
     pub id: PeerId,
     /// The address at which its peers reach it.
     pub address: SocketAddr,
-    /// Whether it stays.
+    /// Whether it has announced that it leaves.
     pub state: MemberState,
     /// Its version of rationd; empty until it has reported it.
     pub version: String,

@@ -26,13 +26,14 @@ use crate::clock;
 
 /// How long a dead node is remembered, so that late gossip does not bring it back.
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);
-/// Silence, in milliseconds, after which a node is given up at the slowest pace of gossip.
+/// Silence, in milliseconds, after which a node is given up where rounds are rarest.
 const GIVEN_UP_MS: u128 = 6_000;
 /// Time before the gossip is restarted.
 const RESTART: Duration = Duration::from_millis(100);
 /// Hints of addresses that may wait to be dialled.
 const HINTS: usize = 256;
-/// Time between two looks at who was heard, while the fleet is calm: with this node's signs of life, or a little later.
+/// Time between two checks of who was heard, while the fleet is calm. They come with this node's signs of life, or
+/// [`LATE`] after one was due.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait until the fleet has heard that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -124,7 +125,8 @@ impl Membership {
         self.counters.snapshot().malformed
     }
 
-    /// The node is about to tell its peers that it lives. What membership does once a second in a calm fleet it does then.
+    /// Called when the node is about to send its sign of life. In a calm fleet, membership does then what it does once
+    /// a second.
     pub(crate) fn beat(&self) {
         self.rhythm.beat();
     }
@@ -260,7 +262,7 @@ impl Gossiping {
     fn publish<'a>(&self, live: impl Iterator<Item = (&'a ChitchatId, &'a NodeState)>) {
         let others: Vec<_> = {
             let mut inspector = inspecting(&self.inspector);
-            // A node becomes a member when its facts have come.
+            // Until a node's own facts have come, nothing but its address is known, so it is no member yet.
             let told = live.filter(|(_, said)| said.max_version() > 0).map(|(id, said)| told(id, said));
             told.filter(|member| inspector.heard().is_live(&member.id, member.address)).collect()
         };

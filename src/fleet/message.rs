@@ -153,7 +153,7 @@ pub(crate) fn is_syn(message: &[u8]) -> bool {
     message.starts_with(&HEAD) && message.get(HEAD.len()) == Some(&0)
 }
 
-/// Whether a message ends an exchange and tells nothing.
+/// Whether a message ends an exchange and has no facts.
 pub(crate) fn is_empty_ack(message: &[u8]) -> bool {
     message.strip_prefix(&HEAD) == Some(&[2, 0])
 }

@@ -57,7 +57,7 @@ pub(crate) fn endpoint(socket: Arc<dyn AsyncUdpSocket>, keys: EndpointKeys) -> i
     Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(Timers))
 }
 
-/// The settings with which connections are accepted, on which peers may ask or not.
+/// The settings with which connections are accepted. `owning` decides whether peers may open streams for asks.
 pub(crate) fn server_config(credentials: &Credentials, owning: Owning) -> ServerConfig {
     let mut config = ServerConfig::with_crypto(credentials.server.clone());
     config.transport_config(transport(owning)).migration(false);

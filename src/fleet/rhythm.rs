@@ -1,30 +1,33 @@
-//! The rhythm of a calm fleet: once a second a node tells its peers that it lives, and what else it does once a second it does then.
+//! The rhythm of a calm fleet: once a second a node sends its sign of life, and does everything else that it does once
+//! a second at the same moment.
 //!
-//! Each of these things had a timer of its own. A timer wakes the thread, what leaves at another moment needs packets of its own, and
-//! their acknowledgements wake the thread again. A node beats when it tells its usage (`Fleet::broadcast`), of which the sign of life is
-//! the shortest form. Where it does not, both go on by their own timers, a little later.
+//! With a timer for each of these things, each timer would wake the thread, what it sends would need packets of its
+//! own, and their acknowledgements would wake the thread again. A beat is a call of `Fleet::broadcast`: it sends a
+//! usage digest, of which the sign of life is the empty form. Where no beat comes, gossip rounds and looks go on by
+//! their own timers, [`LATE`] after it was due.
 
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// So much longer than a second is waited for a beat before something is done without.
+/// How much longer than a second the others wait for a beat before they go on without one.
 pub(crate) const LATE: Duration = Duration::from_millis(100);
 
-/// What is done at a beat is done if it was last done this long ago. Usage may be told more often.
+/// A beat counts only if the last round was at least this long ago, because usage digests may be sent more often than
+/// once a second.
 pub(crate) const APART: Duration = Duration::from_millis(900);
 
-/// Who waits for beats.
+/// Notifies those who wait for beats.
 #[derive(Debug, Default)]
 pub(crate) struct Rhythm {
     /// Membership, which opens its rounds then.
     pub(crate) rounds: Notify,
-    /// Whoever sees which peers were heard.
+    /// The task that checks which peers were heard.
     pub(crate) looks: Notify,
 }
 
 impl Rhythm {
-    /// This node is about to tell its peers that it lives.
+    /// This node is about to send its sign of life.
     pub(crate) fn beat(&self) {
         self.rounds.notify_one();
         self.looks.notify_one();

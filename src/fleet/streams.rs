@@ -1,4 +1,4 @@
-//! Streams on which a peer wants an answer: their first byte says whether it asks, or looks.
+//! Streams on which a peer wants an answer: their first byte says whether they carry asks or a look.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::link::{Closing, Link};
 use super::look::{self, Looks};
 use super::stats::Counters;
 
-/// Who answers the peers of a node.
+/// The two that answer the peers of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Answerers {
     /// `None` where this node takes no part in asks.
@@ -21,7 +21,7 @@ pub(crate) struct Answerers {
 
 /// Answers a peer until the connection ends.
 pub(crate) async fn answer(link: Arc<Link>, answerers: Answerers, counters: Arc<Counters>) {
-    // As many at once as the peer may open streams.
+    // Bounded by the number of streams that the peer may open.
     let mut answering = JoinSet::new();
     loop {
         tokio::select! {
@@ -53,13 +53,13 @@ async fn answer_stream(
         (channel, _) if channel == Channel::Look as u8 => {
             return look::answer(&link, &answerers.looks, &counters, answers, asked).await;
         }
-        // The peer has yet to hear that this node takes no asks.
+        // The peer has not learned yet that this node takes no asks.
         (channel, None) if channel == Channel::Ask as u8 => &counters.dropped_in,
         // A later version may have streams that this one does not know.
         _ => &counters.malformed,
     };
     lost.add(1);
-    // Either may have ended by itself: then there is nothing to end.
+    // Fails when the peer has already closed its side, which is what this is for.
     let _ = answers.reset(Closing::Refused.code());
     let _ = asked.stop(Closing::Refused.code());
 }

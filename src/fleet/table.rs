@@ -1,9 +1,8 @@
 //! The connections of a node by the addresses of their peers, and the choice between several to one peer.
 //!
-//! Usually there is one connection per pair of nodes. Two nodes that dial each other at the same moment have two for
-//! a second; then the one that the node with the lower name has dialled wins, on both sides. A connection that comes
+//! Usually there is one connection per pair of nodes. Two nodes that dial each other at the same moment have two for a
+//! second; then the one that the node with the lower name has dialled wins, on both sides. A connection that comes
 //! after that wins over all earlier ones, because its peer no longer knows those. Knows no IO.
-//! that were there before, as its peer knows of none of them. Knows no IO.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;

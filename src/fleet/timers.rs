@@ -1,10 +1,10 @@
 //! The runtime that quinn runs on: tokio's, with other timers.
 //!
-//! A connection has one timer, for whatever is due first. When it sends, that is what it does if the packet is not acknowledged, a few
-//! hundredths of a second later; once the packet is, it is a keep-alive some seconds later. A timer of tokio that is set to a later time
-//! keeps its place among those of the earlier one until that has come, and the thread wakes up then to put it where it belongs. So each
-//! acknowledged packet of a fleet at rest would cost a wake-up. These timers give up their place when they are set to a time that is
-//! much later.
+//! A connection has one timer, for whatever is due first. After it sends, that is the retransmission, a few hundredths
+//! of a second later; once the packet is acknowledged, it is the keep-alive, some seconds later. A timer of tokio that
+//! is set to a later time keeps its place among those of the earlier one until that has come, and the thread wakes up
+//! then to put it where it belongs. So each acknowledged packet of a fleet at rest would cost a wake-up. These timers
+//! give up their place when they are set to a time that is much later.
 
 use std::future::Future;
 use std::io;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::time::{Sleep, sleep_until};
 
-/// By how much a time is later for which the place is given up. A connection that sends all the time sets its timer a little later again and
-/// again, for which tokio's way is the cheaper one.
+/// A timer gives up its place when it is set to a time that is at least this much later. For smaller steps tokio's way
+/// is cheaper: a connection that sends all the time sets its timer a little later again and again.
 const MUCH: Duration = Duration::from_millis(200);
 
 /// Tokio's runtime with these timers.
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    /// How often the thread goes to sleep in a second, at the beginning of which the timer of a connection, if there is one, is set to a later
-    /// time.
+    /// How often the thread goes to sleep in a second. The timer of a connection, if there is one, is set to a later
+    /// time at the beginning of that second.
     async fn sleeps(timer: Option<Pin<Box<dyn AsyncTimer>>>) -> u64 {
         let mut timer = timer;
         for millis in [27, 3_000] {
@@ -91,7 +91,8 @@ mod tests {
     async fn a_timer_that_is_set_to_a_later_time_wakes_nobody_before() {
         let (mut seen, mut next) = (Vec::new(), clock::timers());
         for runtime in [None, Some(&Timers as &dyn Runtime), Some(&TokioRuntime)] {
-            // To sleep for a second takes more wake-ups or fewer by where in a turn of tokio's wheel that begins.
+            // How many wake-ups a sleep of a second takes depends on where in a turn of tokio's wheel it begins, so
+            // each measurement begins at the same place.
             next += Duration::from_millis(2 * 4_096);
             sleep_until(next).await;
             seen.push(sleeps(runtime.map(|runtime| runtime.new_timer(clock::timers().into_std()))).await);

@@ -10,7 +10,7 @@
 //! read or to tell. Then both leave in one packet. Of two nodes one opens, and the empty message that ends the exchange is left out.
 //!
 //! A message that opens an exchange names every node, and so does the answer. In a fleet of some fifty nodes or more all rounds
-//! would take more than a node may send, so fewer exchanges are opened there: see [`Purse`].
+//! would take more than a node may send, so fewer exchanges are opened there: see [`SendBudget`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -32,34 +32,37 @@ use super::stats::Counters;
 use super::validate::{Inspector, inspecting};
 use crate::clock;
 
-/// Time between two rounds of gossip in a calm fleet: with this node's signs of life, or a little later.
+/// Time between two rounds of gossip in a calm fleet. They leave with this node's signs of life, or [`LATE`] after one
+/// was due.
 const CALM_ROUND: Duration = Duration::from_secs(1);
 /// Messages that leave within this time belong to one round.
 const ONE_ROUND: Duration = Duration::from_millis(50);
-/// A peer that has opened an exchange is not asked for one for this long. Of two nodes whose rounds begin at the same time
-/// each would leave it to the other, or neither: so for a peer of a lower address it is more than a round, and for any other
-/// less.
+/// How long this node opens no exchange with a peer that has opened one with it: for a peer of a higher address, and
+/// for one of a lower address. The two differ because with one value, two nodes whose rounds begin at the same time
+/// would both open an exchange, or each would leave it to the other. Less than a round (1 s) means that this node opens
+/// the next one, and more that the peer does.
 const OPENED: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis(1_200)];
 /// Most exchanges that are opened in a round of a calm fleet: as many as chitchat opens.
 const EXCHANGES: usize = 4;
 
-/// Bytes that gossip may send in a second: in general, and while nodes come, of whom the exchanges are the only way to hear. So much
-/// may be sent at once when nothing was sent for a second.
+/// Bytes that gossip may send in a second: in general, and while nodes join, since only exchanges make them known. All
+/// of it may leave at once when nothing was sent for a second.
 const BYTES_PER_SECOND: [i64; 2] = [64 << 10, 256 << 10];
 
-/// What gossip may send now. An answer leaves in any case, and so does what makes a node known to this one or tells that this node
-/// leaves. What that takes is missing for exchanges with peers that this node hears anyway, for a second at most.
-struct Purse {
+/// What gossip may send now. Answers leave in any case, and so do exchanges with nodes that this one does not hear yet,
+/// and those that announce that this node leaves. Their bytes are then taken from exchanges with peers that this node
+/// hears anyway, for a second at most.
+struct SendBudget {
     left: i64,
     at: Instant,
 }
 
-impl Purse {
+impl SendBudget {
     fn new(now: Instant) -> Self {
         Self { left: BYTES_PER_SECOND[1], at: now }
     }
 
-    /// Whether an exchange may be opened.
+    /// Whether an exchange with a peer that is heard anyway may be opened.
     fn has_some(&mut self, now: Instant, is_growing: bool) -> bool {
         let passed = now.saturating_duration_since(self.at).as_micros().min(1_000_000) as i64;
         let most = BYTES_PER_SECOND[usize::from(is_growing)];
@@ -92,7 +95,7 @@ struct GossipSocket {
     /// A message that came while a round was held.
     came: Option<GossipMessage>,
     calm: Calm,
-    purse: Purse,
+    budget: SendBudget,
 }
 
 /// The rounds of a calm fleet.
@@ -104,7 +107,7 @@ struct Calm {
     /// When the latest round began, and with whom exchanges were opened in it.
     began: Instant,
     opened: Vec<SocketAddr>,
-    /// The next one is due.
+    /// The next round is due.
     is_due: bool,
     /// When peers have opened exchanges with this node.
     asked: HashMap<SocketAddr, Instant>,
@@ -116,9 +119,9 @@ enum Opens {
     Now,
     /// With the next round.
     Next,
-    /// There is no need of one in this round, but perhaps of one with another peer.
+    /// Not in this round, which has one with this peer; perhaps with another peer.
     Not,
-    /// Nor of any other: the round has one with each peer, or as many as it may have.
+    /// With nobody in this round: it has an exchange with each peer, or as many as it may have.
     Full,
 }
 
@@ -138,7 +141,7 @@ impl Calm {
         Self { own, stirred, rhythm, began, opened, is_due: false, asked }
     }
 
-    /// When an exchange with `to` may be opened, which is one of so many live `peers`.
+    /// When an exchange with `to` may be opened; this node has `peers` live peers.
     fn opens(&self, to: SocketAddr, peers: usize, now: Instant) -> Opens {
         if now.duration_since(self.began) >= ONE_ROUND {
             return if self.is_due { Opens::Now } else { Opens::Next };
@@ -150,7 +153,8 @@ impl Calm {
         }
     }
 
-    /// A round begins, unless one has just begun, with an exchange with `to`; false when the peer has opened one lately.
+    /// Counts an exchange with `to` in the round that has just begun, or begins one. Returns false when the exchange
+    /// need not be opened because the peer has opened one lately.
     fn open(&mut self, to: SocketAddr, now: Instant) -> bool {
         if now.duration_since(self.began) >= ONE_ROUND {
             (self.began, self.is_due) = (now, false);
@@ -184,8 +188,8 @@ impl Transport for GossipTransport {
         let inbox = self.inbox.clone().lock_owned().await;
         let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
         let calm = Calm::new(listen, inspecting(&inspector).stirred(), self.rhythm.clone());
-        let (counters, purse) = (self.counters.clone(), Purse::new(clock::timers()));
-        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm, purse }))
+        let (counters, budget) = (self.counters.clone(), SendBudget::new(clock::timers()));
+        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm, budget }))
     }
 }
 
@@ -200,7 +204,7 @@ impl Socket for GossipSocket {
             return Ok(());
         }
         inspecting(&self.inspector).correct(&mut bytes);
-        self.purse.spend(bytes.len());
+        self.budget.spend(bytes.len());
         self.carrier.send(to, bytes.into());
         Ok(())
     }
@@ -245,7 +249,7 @@ impl GossipSocket {
             let mut inspector = inspecting(&self.inspector);
             (inspector.heard().is_growing(), inspector.need_not_hear(to), inspector.heard().count())
         };
-        if !self.purse.has_some(clock::timers(), is_growing) && is_heard {
+        if !self.budget.has_some(clock::timers(), is_growing) && is_heard {
             return false;
         }
         if !self.is_calm(to) {
@@ -259,8 +263,9 @@ impl GossipSocket {
                 Held::Due => {}
             },
             Opens::Not => return false,
-            // chitchat has begun another round of its own meanwhile, in which there is nothing to do. It would begin the next one after a
-            // tick, for which it would wake up; held here, it does so when the next round of the calm fleet is due.
+            // This message belongs to a further round of chitchat's own, in which there is nothing to do. If `send`
+            // returned at once, chitchat would wake up for yet another round after a tick; held here, it begins the
+            // next one when a round of the calm fleet is due.
             Opens::Full => {
                 let held = self.hold().await;
                 self.calm.is_due |= matches!(held, Held::Due);
@@ -270,7 +275,7 @@ impl GossipSocket {
         self.calm.open(to, clock::timers())
     }
 
-    /// Waits until the next round is due, or something else is to be done before.
+    /// Waits until the next round is due, or until there is something to tell or to read.
     async fn hold(&mut self) -> Held {
         // chitchat reads what has come as soon as `send` returns.
         if self.came.is_some() {
@@ -342,7 +347,7 @@ mod tests {
             self.0.1.fetch_add(1, Ordering::Relaxed);
             self.0.2.fetch_add(frame.len(), Ordering::Relaxed);
             let table = self.0.0.lock().unwrap();
-            // Who is gone says nothing any more, either.
+            // A node that was taken off the network sends nothing, either.
             let to = table.get(&to).filter(|_| table.contains_key(&self.2));
             to.is_some_and(|inbox| inbox.try_send(GossipMessage::new(self.1.clone(), self.2, frame)).is_ok())
         }
@@ -416,7 +421,8 @@ mod tests {
         drop(dead);
     }
 
-    /// Peers that say nothing but gossip are missed again and again here, so that this fleet is never calm: then rounds are the most.
+    /// These peers send nothing but gossip, so they are missed again and again and the fleet is never calm, which is
+    /// when gossip sends most.
     #[tokio::test(start_paused = true)]
     async fn a_large_fleet_says_no_more_than_its_bytes_and_loses_nobody() {
         const NODES: u16 = 60;
@@ -435,7 +441,8 @@ mod tests {
         network.0.lock().unwrap().remove(&at(2));
         let dead = nodes.remove(1);
         let noticed = until(&nodes, nodes.len()).await;
-        // It would be six seconds where a peer is heard each second: here others tell of its last heartbeat for a while.
+        // A peer that is heard each second is given up after six seconds; here the other nodes still report its last
+        // heartbeat for a while.
         assert!((Duration::from_secs(5)..=Duration::from_secs(12)).contains(&noticed), "{noticed:?}");
         drop(dead);
     }

@@ -19,7 +19,8 @@ use super::hints::Hints;
 use super::message::{InvalidMessage, Known, Message, correct};
 use super::peer::{GossipMessage, PeerId};
 
-/// If a round took longer than so many, this process did not run, and silence of peers in that time means nothing.
+/// A round that took longer than so many rounds counts as this many: beyond that the process did not run, and the
+/// silence of peers in that time means nothing.
 const PAUSE: u32 = 5;
 
 /// Locks the inspector. No code panics while it changes what the lock protects.
@@ -40,7 +41,7 @@ pub(crate) struct Inspector {
     round: Duration,
     /// When time last passed for the peers that were heard.
     passed: Option<Instant>,
-    /// Wakes gossip that rests because the fleet is calm.
+    /// Wakes gossip that is held back because the fleet is calm.
     stirred: Arc<Notify>,
     /// This node leaves.
     leaves: bool,
@@ -63,21 +64,20 @@ impl Inspector {
         Self { fleet, own, address, heard, hints, rival: 0, round, passed: None, stirred, leaves: false }
     }
 
-    /// Lets time pass for the peers that were heard, up to `now`. If it is longer than some rounds, this process did not
-    /// run, and silence of peers in that time means nothing.
+    /// Lets time pass for the peers that were heard, up to `now`, but never more than [`PAUSE`] rounds.
     pub(crate) fn pass(&mut self, now: Instant) {
         let passed = self.passed.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.passed = Some(now);
         self.heard.pass(passed.min(self.round * PAUSE));
     }
 
-    /// Something has changed that gossip has to tell: it does not rest for a while.
+    /// Something has changed that gossip has to tell, so it is not held back for a while.
     pub(crate) fn stir(&mut self) {
         self.heard.stir();
         self.stirred.notify_one();
     }
 
-    /// This node leaves: it tells each peer so.
+    /// This node leaves, so exchanges are opened even with peers that it hears.
     pub(crate) fn leave(&mut self) {
         self.leaves = true;
         self.stir();
@@ -88,7 +88,7 @@ impl Inspector {
         self.heard.hears(address) && !self.leaves
     }
 
-    /// Is notified when gossip must not rest any longer.
+    /// Is notified when gossip must not be held back any longer.
     pub(crate) fn stirred(&self) -> Arc<Notify> {
         self.stirred.clone()
     }
