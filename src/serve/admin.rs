@@ -1,10 +1,10 @@
 //! The admin address: metrics, health, a page for people, and checks where they are configured, over HTTP/1.1.
 //!
 //! It is meant for a loopback address: there is no authentication, and every program of the host can reach it,
-//! including web pages in a browser. So `origin` judges where a request comes from, and a request that a web page
-//! can send without the user's knowledge charges nothing. hyper parses, because a parser of our own would be one more
-//! attack surface. Connections, header size and time are bounded, and health checks get a connection whatever other
-//! clients leave open.
+//! including web pages in a browser. So `origin` judges where a request comes from, and a request that a web page can
+//! send without the user's knowledge charges nothing. hyper parses, because a parser of our own would be one more
+//! attack surface. Connections, header size and time are bounded, and health checks get a connection even when other
+//! clients hold all of them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,7 +34,7 @@ use crate::store::turns::Asker;
 const MOST: usize = 64;
 /// Longest wait for the whole head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest life of a connection.
+/// Longest life of a connection: a client that holds one loses it after five minutes.
 const LIFE: Duration = Duration::from_secs(300);
 /// Bounds of one connection.
 const BOUNDS: Bounds = Bounds { head: 16 << 10, line: 8 << 10, rest: PATIENCE, half: PATIENCE };
@@ -156,7 +156,8 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
                 ": on the admin address a GET charges nothing, because web pages can send it (on the socket it does)";
             return whole(not_allowed(&head.method, &[Method::HEAD, Method::POST], why));
         }
-        // The rules above are those of the TCP address for clients that are no users, so it is asked as this host.
+        // The checks above are those that the TCP address makes of clients without a user, so the request counts as one
+        // of a process of this host, whose uid is nobody's.
         let (request, local) = (Request::from_parts(head, body), Caller::Process(u32::MAX));
         return whole(super::http::answer(tell.state(), request, Some(local), Asker::new(None, 0)).await);
     }

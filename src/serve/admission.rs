@@ -88,7 +88,7 @@ pub enum Entrance {
     Envoy,
 }
 
-/// Kinds of connections that data threads serve.
+/// Number of [`Entrance`]s.
 const ENTRANCES: usize = 2;
 
 /// Decides which connections are admitted, and counts them.
@@ -193,7 +193,7 @@ impl Admission {
         self.for_holds.lend(bytes)
     }
 
-    /// How long a request may stay half.
+    /// How long a request may stay incomplete.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.limits.patience

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::core::time::{Instant, Micros};
 
-/// Counts per time that a check may wait.
+/// How often unread bytes are counted in the time that a check may wait: an arrival is thus known to an eighth of it.
 const COUNTS: u64 = 8;
 
 /// Most counts that are kept; bytes of later counts are taken for younger than they are. Bytes older than a check may
@@ -29,7 +29,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// When the bytes that wait are to be counted next.
+    /// When the unread bytes are to be counted next.
     pub(super) fn due(&self) -> Instant {
         self.due
     }

@@ -36,7 +36,7 @@ pub struct CheckRequest {
     pub cost: u64,
     /// Charge nothing. A cost of 0 means the same.
     pub peek: bool,
-    /// In whose turn calls to the store leave.
+    /// For whom calls to the store leave: see [`Asker`].
     pub asker: Asker,
 }
 

@@ -1,9 +1,9 @@
 //! Commands that the daemon's own command line sends over the socket: a reload, and keys, policies, peers and counts
 //! as JSON.
 //!
-//! They run on the control runtime, one at a time, because an answer may be long and must not delay a data thread. What the
-//! whole fleet does is waited for beside them, as its nodes may take a second to answer.
-//! Called by sessions.
+//! They run on the control runtime, one at a time, because an answer may be long and must not delay a data thread. A
+//! question about the whole fleet does not hold up the others: its nodes may take a second to answer. Called by
+//! sessions.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn answer(state: Arc<ServerState>, admin: Admin, waiter: Waiter) {
     });
 }
 
-/// What each node of the fleet does.
+/// What each node of the fleet does, as JSON.
 async fn of_fleet(state: &Arc<ServerState>, most: usize) -> Result<String, String> {
     let told = fleet_top::of_fleet(state, most).await;
     told.map(|told| told.to_string()).ok_or_else(|| ALONE.into())

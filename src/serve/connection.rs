@@ -51,7 +51,7 @@ enum Turn {
 enum Input {
     /// There is more to run at once.
     Full,
-    /// Something was done.
+    /// Some commands were run, and there may be more.
     Some,
     /// Nothing can be done before a wake-up, which is arranged.
     Awaited,
@@ -165,7 +165,8 @@ impl<S: ClientStream> Connection<S> {
             match input {
                 Input::Full => return Poll::Ready(Turn::Yield),
                 Input::Some => {}
-                // What was sent may have made room. No wake-up would tell: all was sent, and the stream was not asked.
+                // Sending may have made room for more input. This must be checked here, because no wake-up will come:
+                // the stream took everything, so nothing waits for it to become writable.
                 Input::Withheld if self.has_room(state) => {}
                 Input::Awaited | Input::Withheld => {
                     if self.is_stalled(cx, state) || self.is_overdue(cx, state) {

@@ -44,7 +44,7 @@ pub struct Crowd {
     halved: AtomicU64,
 }
 
-/// The part of one connection; it returns what it uses when it is dropped.
+/// The answers that one connection awaits; they no longer count when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     crowd: Arc<Crowd>,
@@ -68,7 +68,7 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// A part for a connection of `asker` that awaits nothing yet.
+    /// For a connection of `asker` that awaits nothing yet.
     #[must_use]
     pub fn place(self: &Arc<Self>, asker: Asker) -> Place {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);

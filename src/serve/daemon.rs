@@ -68,8 +68,8 @@ pub struct StartOptions {
     pub remote: Arc<ArcSwap<RemoteAccess>>,
     /// Bounds on connections.
     pub limits: Limits,
-    /// Data threads. With none the thread of the store's connections serves the clients, too; where the store is embedded there is one
-    /// at least.
+    /// Data threads. With 0, the thread of the store's connections serves the clients, too; an embedded store has no
+    /// such thread, so there is at least one data thread then.
     pub threads: usize,
     /// Where tokens are counted.
     pub store: Backend,
@@ -138,9 +138,9 @@ pub struct Daemon {
     /// The work of the data threads, where it runs on another runtime and not on threads of its own.
     serving: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
-    /// Serves peers for as long as this is kept.
+    /// Takes the asks of peers. The fleet holds it weakly, so it is kept here.
     asks: Option<Arc<dyn AskTaker>>,
-    /// Answers peers that look at this node for as long as this is kept.
+    /// Answers the looks of peers. The fleet holds it weakly, so it is kept here.
     looked_at: Option<Arc<dyn LookTaker>>,
 }
 
@@ -151,8 +151,9 @@ impl std::fmt::Debug for Daemon {
 }
 
 impl Daemon {
-    /// Binds the sockets and starts everything. The calling runtime becomes the control runtime, which runs
-    /// the commands of the command line, and deadlines where the store is embedded: else these are for the store's runtime.
+    /// Binds the sockets and starts everything. The calling runtime becomes the control runtime: it runs the commands
+    /// of the command line, and the timer task where the store is embedded. With a remote store the timer task runs on
+    /// the store's runtime.
     ///
     /// # Errors
     /// The socket cannot be bound, or a thread cannot be started.
@@ -224,7 +225,8 @@ impl Daemon {
             Backend::Memory => None,
             Backend::Remote(store) => Some(store.clone()),
         };
-        // Deadlines are handled where replies are read, so that those which came in time can be read first.
+        // The timer task runs on the runtime that reads the store's replies, so that replies which came in time are
+        // read before their deadlines are handled.
         let way = remote.as_ref().map_or_else(|| control.clone(), |store| store.runtime());
         let node = match options.store {
             Backend::Memory => Arc::new(Node::new(settings, digests, clock, None)),
@@ -305,8 +307,8 @@ impl Daemon {
         })
     }
 
-    /// Joins a fleet's gossip, with a round each `tick`, and tells peers on which somebody looks at the fleet what `telling` says. Only the
-    /// first call has an effect.
+    /// Joins a fleet's gossip, with a round each `tick`. `telling` says what peers learn that look at this node. Only
+    /// the first call has an effect.
     pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration, telling: FleetTop) {
         let node = &self.state.node;
         let lends = fleet.owning() != Owning::Never && !node.is_embedded();

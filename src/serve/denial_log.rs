@@ -1,5 +1,5 @@
-//! What was denied of late, and lines about it for a file: `observer` brings what the shards have denied each
-//! second, so that neither a check nor a data thread waits for it.
+//! The latest denials, and lines about them for a file. `observer` brings what the shards have denied each second, so
+//! that neither a check nor a data thread waits for it.
 //!
 //! It keeps a bounded number of entries for `RATION.DENIALS`. Knows files only as something that takes lines.
 
@@ -23,7 +23,7 @@ pub const MOST_BYTES: usize = 900 << 10;
 /// Takes lines; it must not wait.
 pub type Sink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a file tells of keys.
+/// How a file names keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyForm {
     /// By their first bytes.
@@ -36,7 +36,7 @@ pub enum KeyForm {
 /// The log of denials.
 #[derive(Default)]
 pub struct DenialLog {
-    /// As text: as values a full log took 3 MB more.
+    /// Kept as text, because as JSON values a full log took 3 MB more.
     recent: Mutex<VecDeque<Box<str>>>,
     sink: OnceLock<(Sink, KeyForm)>,
 }
@@ -53,7 +53,7 @@ impl DenialLog {
         let _ = self.sink.set((sink, keys));
     }
 
-    /// What was denied of late, the latest last: an array of objects.
+    /// The latest denials as an array of objects, in order of time.
     #[must_use]
     pub fn recent(&self) -> String {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,8 @@ impl DenialLog {
 
     /// Takes what the shards have denied up to now.
     pub fn add(&self, mut denials: Vec<Denial>, policies: &PolicySet, now: (Instant, Timestamp)) {
-        // What happened most stands first: of a flood, the rest is only counted.
+        // The most frequent come first, because of a flood only the first fit into [`MOST_BYTES`], and the rest is
+        // counted.
         denials.sort_by_key(|denial| std::cmp::Reverse(denial.count));
         let lines: Vec<Value> = denials.iter().map(|denial| line(denial, policies, now)).collect();
         if let Some((sink, keys)) = self.sink.get() {
@@ -77,7 +78,8 @@ impl DenialLog {
     }
 }
 
-/// Of a key in shadow mode a denial is told as such: it was admitted.
+/// The reason that people see. A denial of a key in shadow mode gets the reason `shadow`, because the check was
+/// admitted.
 fn reason(denial: &Denial, policies: &PolicySet) -> Option<Reason> {
     let reason = denial.reason?;
     let is_watched = || {

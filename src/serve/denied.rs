@@ -1,8 +1,9 @@
 //! What one shard has denied since it was last asked: by key, limit and reason, in bounded memory.
 //!
-//! The first keys of a second have entries of their own; what comes when there is no room counts for its policy alone.
-//! So counts are exact, and no flood of keys can fill memory or a disk. Called by `node` for each denial, while the
-//! shard is locked; `observer` takes the entries each second in which there are any, for `denial_log`.
+//! The first keys of a second have entries of their own. When these are used up, a further key's denials are counted
+//! under its policy. So the sums are exact, and no flood of keys can fill memory or a disk. Called by `node` for each
+//! denial, while the shard is locked; `observer` takes the entries each second in which there are any, for
+//! `denial_log`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +16,9 @@ use crate::core::key::Digest;
 use crate::core::policy::Rule;
 use crate::core::time::Instant;
 
-/// Keys with entries of their own, between two times that they are taken.
+/// Most keys with entries of their own between two calls of [`Denied::take`].
 const MOST: usize = 32;
-/// Policies that are counted by name when there is no room for keys.
+/// Most policies that are counted by name when there is no room for keys.
 const MOST_POLICIES: usize = 16;
 
 /// Denials of one key by one limit for one reason.
@@ -55,10 +56,10 @@ pub struct Subject<'a> {
 /// The denials of one shard.
 #[derive(Debug, Default)]
 pub struct Denied {
-    /// For each entry what distinguishes it, so that a search reads little memory.
+    /// Each entry's key, limit and reason in one number, so that a search reads little memory.
     tags: Vec<u64>,
     entries: Vec<Denial>,
-    /// What came when there was no room, by policy.
+    /// Denials for which there was no entry, by policy.
     rest: Vec<Denial>,
 }
 
@@ -108,7 +109,7 @@ impl Denied {
     }
 }
 
-/// Wakes whoever takes denials and has found none, when there is one again.
+/// Wakes the task that takes denials, which sleeps while there are none.
 #[derive(Debug, Default)]
 pub struct Bell {
     rests: AtomicBool,
@@ -116,7 +117,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Something was denied. Called with the shard locked, and by each denial.
+    /// Called at each denial, with the shard locked.
     #[inline]
     pub(super) fn ring(&self) {
         if self.rests.load(Ordering::Relaxed) && self.rests.swap(false, Ordering::Relaxed) {
@@ -124,8 +125,9 @@ impl Bell {
         }
     }
 
-    /// The next denial rings. Those of before did not, so they are looked for once more after this: each shard is locked for that, and
-    /// what it denies later sees that it has to ring.
+    /// From now on the next denial rings. The caller must take denials once more after this, since earlier ones did not
+    /// ring. No denial is missed in between: taking them locks each shard, so whatever a shard denies after that sees
+    /// that it has to ring.
     pub(super) fn rest(&self) {
         self.rests.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Figures for people, of counts that the daemon keeps anyway.
+//! Figures for people, computed from counts that the daemon keeps anyway.
 
 use crate::core::decision::{Reason, Verdict};
 use crate::core::stats::PolicyStats;
@@ -18,7 +18,7 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Those that these counts have.
+    /// The sums of a policy's counts.
     #[must_use]
     pub fn of(stats: &PolicyStats) -> Self {
         stats.checks().fold(Self::default(), |mut sum, (verdict, reason, _, count)| {
@@ -38,7 +38,7 @@ pub fn is_up(server: &ServerView) -> bool {
     server.breaker == BreakerState::Closed && server.away_since.is_none()
 }
 
-/// The duration below which so many thousandths of the counted ones are: the upper bound of its bucket, in
+/// The duration that so many thousandths of the counted durations do not exceed: the upper bound of its bucket, in
 /// microseconds. `None` when nothing was counted, or when it is above all bounds.
 #[must_use]
 pub fn percentile(counts: &[u64], bounds_us: &[u64], thousandths: u64) -> Option<Micros> {

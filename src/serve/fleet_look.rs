@@ -1,7 +1,9 @@
-//! Looks at the whole fleet: asks each peer what it does now, while somebody looks.
+//! Looks at the whole fleet: asks each peer what it does now, while a person or a program looks at this node's view of
+//! it.
 //!
-//! Nothing is asked otherwise, and nothing of it is kept: whoever looks gets what each node has told within a second, and
-//! why the others have not. Called by `fleet_top`, which knows what this node does itself; `told` makes bytes of it.
+//! Otherwise nothing is asked, and answers are not kept. The viewer gets what each node has answered within a second,
+//! and for each of the others why it has not. Called by `fleet_top`, which knows what this node does itself; `told`
+//! makes bytes of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +19,17 @@ use crate::config::FleetTop;
 use crate::core::time::{Instant, Micros};
 use crate::fleet::{Fleet, PeerId};
 
-/// Longest wait for what peers tell.
+/// Longest wait for the answers of peers.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For so long nothing is asked or made anew: whoever looks meanwhile gets the same.
+/// An answer is shown for so long without asking again: further viewers get the same one.
 pub const FRESH: Micros = Micros::from_millis(200);
-/// Peers that are asked at once, how long before the next ones are, and the longest that any of them waits for that. The answers of
-/// hundreds of nodes at once would be more than a socket keeps.
+/// Peers are asked in groups of so many, each so long after the group before, and none later than `LATEST`. The answers
+/// of hundreds of nodes at once would overflow the socket's receive buffer.
 const AT_ONCE: u32 = 16;
 const APART: Duration = Duration::from_millis(10);
 const LATEST: Duration = Duration::from_millis(500);
-/// Keys of each list that all peers together are asked for, and those that each is asked for at least.
+/// Keys of each list that all peers together are asked for, which bounds the work of merging them; and the least that
+/// each peer is asked for.
 const KEYS_OF_ALL: usize = 3_200;
 const LEAST_KEYS: usize = 40;
 
@@ -34,7 +37,7 @@ const LEAST_KEYS: usize = 40;
 #[derive(Debug)]
 pub struct FleetLook {
     fleet: Fleet,
-    /// What was seen last, and with how many keys.
+    /// The last view, when it was made, and for how many keys.
     last: Mutex<Option<(Instant, usize, Arc<Value>)>>,
 }
 
@@ -45,10 +48,10 @@ impl FleetLook {
         Self { fleet, last: Mutex::default() }
     }
 
-    /// What each node does now, with at most so many keys of each list: an object whose `nodes` have `top` each, or `problem`. `own`
-    /// tells what this node does: all of it, where peers tell what they may.
+    /// What each node does now, with at most `keys` keys of each list: an object whose `nodes` have `top` each, or
+    /// `problem`. `own` makes this node's `top`, which is complete; those of peers have what `fleet.top` allows there.
     pub async fn nodes(&self, clock: Clock, keys: usize, own: impl FnOnce() -> Value + Send + 'static) -> Arc<Value> {
-        // Who comes while others wait for answers waits for the same.
+        // The lock is held while peers are asked, so that further viewers wait for the same answers.
         let mut last = self.last.lock().await;
         if let Some((at, asked, seen)) = &*last
             && *asked == keys
@@ -103,7 +106,8 @@ impl FleetLook {
     }
 }
 
-/// A key may be hot by what many nodes see, so each is asked for more than are shown; in a large fleet for fewer.
+/// How many keys of each list a peer is asked for. It is more than are shown, because a key may be hot only in the sum
+/// over many nodes; in a large fleet it is fewer, to bound the sum.
 fn keys_of_each(peers: usize) -> usize {
     (KEYS_OF_ALL / peers.max(1)).clamp(LEAST_KEYS, MOST_KEYS)
 }
@@ -116,7 +120,8 @@ fn word(telling: FleetTop) -> &'static str {
     }
 }
 
-/// How many keys it owns a node knows best itself.
+/// Puts a peer's own count of the keys that it owns into `top`, in place of this node's count: the peer knows all of
+/// them.
 fn owns(top: &mut Value, node: &PeerId, count: &Value) {
     let mut peers = top.pointer_mut("/fleet/peers").and_then(Value::as_array_mut).into_iter().flatten();
     if let Some(known) = peers.find(|peer| peer["name"] == *node.name)

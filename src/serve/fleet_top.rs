@@ -1,7 +1,8 @@
-//! What the whole fleet does, for whoever looks at it on this node; and what this node tells peers on which somebody does.
+//! What the whole fleet does, for viewers on this node; and this node's answers to the looks of peers.
 //!
-//! What is told to peers, `fleet.top` says, and how much all of them together, `pictures`. Figures are made beside the threads of checks
-//! and of the fleet, and so seldom that neither waits, however many look. Called by `command_line` and the status page, and by the fleet for peers.
+//! `fleet.top` says what peers learn, and `pictures` bounds how much is sent to all of them together. Figures are made
+//! on threads for blocking work, and so seldom that neither checks nor the fleet wait for them, however many peers
+//! look. Called by `command_line` and the status page, and by the fleet for peers.
 
 use std::sync::Arc;
 
@@ -23,18 +24,18 @@ pub async fn of_fleet(state: &Arc<ServerState>, keys: usize) -> Option<Arc<Value
     Some(state.fleet_look.get()?.nodes(state.node.clock, keys, own).await)
 }
 
-/// Answers peers on which somebody looks at the fleet.
+/// Answers the looks of peers.
 #[derive(Debug)]
 pub struct LookedAt {
     state: Arc<ServerState>,
     telling: FleetTop,
     runtime: tokio::runtime::Handle,
-    /// What this node did a moment ago.
+    /// This node's answers of a moment ago.
     pictures: Arc<Mutex<Pictures>>,
 }
 
 impl LookedAt {
-    /// Answers on `runtime`, and tells what `telling` says.
+    /// Answers on `runtime`, with what `telling` allows.
     #[must_use]
     pub fn new(state: Arc<ServerState>, telling: FleetTop, runtime: tokio::runtime::Handle) -> Self {
         Self { state, telling, runtime, pictures: Arc::default() }
@@ -51,7 +52,7 @@ impl LookTaker for LookedAt {
         }
         let (state, telling, pictures) = (self.state.clone(), self.telling, self.pictures.clone());
         self.runtime.spawn(async move {
-            // However many peers look, figures are made now and then, and most peers want the same of them.
+            // The lock is held while figures are made, so that peers which look meanwhile get the same ones.
             let mut pictures = pictures.lock().await;
             let now = state.node.clock.now();
             let known = match pictures.step(now, keys) {
@@ -72,7 +73,7 @@ impl LookTaker for LookedAt {
     }
 }
 
-/// What this node does, as its peers are told it.
+/// What this node does, as its peers learn it.
 fn own(state: &ServerState, telling: FleetTop) -> Value {
     let mut top = top::top(state, (telling == FleetTop::Keys).then_some(MOST_KEYS));
     let mut peers = top["fleet"]["peers"].as_array().into_iter().flatten();

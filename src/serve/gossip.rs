@@ -23,15 +23,16 @@ use crate::core::usage::{self, PeerIndex};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, Owning, PeerId};
 use crate::wire::digest;
 
-/// How often a node sends an empty report, so that peers see that it lives.
+/// How often a node sends a report to all peers even if it is empty, as its sign of life.
 const HEARTBEAT: Micros = Micros(1_000_000);
 
-/// So much later does a node that has last answered a peer's sign of life show one unasked. That peer's next one comes before, and a
-/// timer that was as early as the peer's would wake this node for nothing.
+/// A node whose last sign of life answered a peer's sends its next one unasked so much later than [`HEARTBEAT`]. The
+/// peer's next one then comes first and is answered again; a timer set for the same moment would wake this node for
+/// nothing.
 const AFTER: Micros = Micros(100_000);
 
-/// Most peers of a node whose fleet speaks in unison while it has nothing to report. In a larger one, as many frames at once
-/// would be a burst.
+/// Up to so many peers, nodes that have nothing to report send their signs of life at the same time. In a larger fleet
+/// so many frames at once would be a burst.
 const SMALL: u64 = 8;
 
 /// A node's part in its fleet's gossip.
@@ -51,12 +52,12 @@ struct State {
     members: Option<Arc<Members>>,
     /// Peers that the fleet tracker knows, and whether they announced that they leave.
     known: BTreeMap<PeerId, bool>,
-    /// Them by their numbers.
+    /// The same peers by their numbers.
     ids: HashMap<PeerIndex, PeerId>,
     view: Option<FleetView>,
     /// When the last report was sent.
     told: Instant,
-    /// That was an answer to a peer's sign of life.
+    /// The last report answered a peer's sign of life.
     has_answered: bool,
     /// From when on a report may have entries: before that, the last ones have taken all bytes that reports may take.
     may_tell: Instant,
@@ -83,8 +84,8 @@ pub struct FleetStatus {
 }
 
 impl FleetGossip {
-    /// Takes part in the gossip of `fleet`, with a round each `tick`; and tells `lending`, if there is any, and the shards
-    /// who owns keys.
+    /// Takes part in the gossip of `fleet`, with a round each `tick`, and passes on to `lending`, if there is any, and
+    /// to the shards which peers may own keys.
     #[must_use]
     pub fn new(fleet: Fleet, tick: Duration, lending: Option<Arc<Lending>>) -> Self {
         Self { fleet, tick, lending, state: Mutex::default() }
@@ -125,7 +126,7 @@ impl FleetGossip {
     pub fn round(&self, node: &Node) -> bool {
         let now = node.clock.now();
         let peers = self.peers();
-        // In a large fleet the last entries may have taken the bytes of several rounds.
+        // In a large fleet the entries of one round may have taken the bytes of several.
         let most = if now < self.lock().may_tell { 0 } else { digest::most_entries(peers, micros(self.tick)) };
         let told = peers > 0 && self.report(node, now, most, HEARTBEAT);
         if let Some(lending) = &self.lending {
@@ -144,10 +145,10 @@ impl FleetGossip {
         node.handle_fleet(view);
     }
 
-    /// While nothing is to be reported, a peer's sign of life is answered with this node's own, if half of the time until
-    /// that has passed. So the nodes of a small fleet come to speak at the same time, and each wakes up once for all of
-    /// them. Returns whether a round of gossip is due for that. The view of the fleet is updated in any case, since it
-    /// says when the quietest peer was heard.
+    /// Handles a peer's sign of life while this node has nothing to report. It is answered with this node's own if half
+    /// of the time until that has passed, so that the nodes of a small fleet come to send at the same time, and each
+    /// wakes up once for all of them. Returns whether it was answered. The view of the fleet is updated in any case,
+    /// since it says when the quietest peer was last heard.
     fn answers(&self, node: &Node) -> bool {
         let now = node.clock.now();
         self.look(node, now);
@@ -169,12 +170,12 @@ impl FleetGossip {
         let state = self.lock();
         let (passed, span) = (now.since(state.told), HEARTBEAT + if state.has_answered { AFTER } else { Micros::ZERO });
         drop(state);
-        // Without peers nothing was told, and nothing is due.
+        // Without peers no report was sent for longer than that, and none is due.
         let left = if passed >= span { HEARTBEAT.0 } else { (span.0 - passed.0).max(1_000) };
         Duration::from_micros(left)
     }
 
-    /// Sends all that is left, because this node leaves.
+    /// Sends all reports that are left, because this node leaves.
     pub fn report_all(&self, node: &Node) {
         self.report(node, node.clock.now(), usize::MAX, HEARTBEAT);
     }
@@ -184,8 +185,8 @@ impl FleetGossip {
         self.fleet.leave().await;
     }
 
-    /// Reports what has changed to the peers that have to know, and to all of them that this node lives, if they were told nothing for
-    /// that long. Returns whether something has changed.
+    /// Sends what has changed to the peers that have to know, or to all of them an empty report as a sign of life, if
+    /// the last report to all is at least `silence` old. Returns whether something has changed.
     fn report(&self, node: &Node, now: Instant, most: usize, silence: Micros) -> bool {
         let mut reports = Vec::new();
         node.drain_usage(now, most, &mut reports);
@@ -281,7 +282,7 @@ impl FleetGossip {
 }
 
 impl FleetStatus {
-    /// Numbers of nodes by state: up, leaving, and missed, which are those that went without announcing it.
+    /// Numbers of nodes by state: up, leaving, and missed, which are those that are gone without having announced it.
     #[must_use]
     pub fn nodes(&self) -> [(&'static str, u64); 3] {
         let count = |state| self.members.iter().filter(|(member, _)| member.state == state).count() as u64;

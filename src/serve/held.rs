@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ask::CheckRequest;
 use super::budget::Loan;
 
-/// What is stored of a hold beside its charge.
+/// The request that a hold was charged for.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) inquiry: CheckRequest,

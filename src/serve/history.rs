@@ -26,7 +26,7 @@ struct Counts {
     durations: Durations,
 }
 
-/// What happened between two moments.
+/// Rates and states over one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
     /// Milliseconds since the daemon's clock began.

@@ -1,8 +1,9 @@
-//! Asks on their way to peers: takes those that shards make, sends them, and knows which answers are awaited of whom.
+//! Asks on their way to peers: takes them from the shards, sends them, and knows which answers are awaited from which
+//! peer.
 //!
-//! Whom a key's owner is, and what is asked, the core decides; this turns a peer's number into its name, and an ask into a
-//! frame. An answer counts once, if it comes in time from the peer that was asked, and offers what was asked for. Called by
-//! the node (asks), by `peer_asks` (answers) and by `gossip` (who is there).
+//! The core decides who owns a key and what is asked; this turns a peer's number into its name, and an ask into a
+//! frame. An answer counts once, if it comes in time from the peer that was asked, and offers what was asked for.
+//! Called by the node (asks), by `peer_asks` (answers) and by `gossip` (who is there).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +100,7 @@ impl Lending {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).map(|peer| peer.name.clone())
     }
 
-    /// These may be asked from now on.
+    /// Only these peers may be asked from now on.
     pub(super) fn handle_peers(&self, peers: HashMap<PeerIndex, PeerId>) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
     }
@@ -117,7 +118,7 @@ impl Lending {
                 sent: now,
                 until: now + ask.awaited,
             };
-            // Before it is sent: the answer may come at once.
+            // Registered before the ask is sent, because the answer may come at once.
             let is_open = self.await_answer(now, ask.id, awaited);
             let is_sent = is_open && self.fleet.ask(&peer, Bytes::from(frame), ask.terms.patience);
             if is_open && !is_sent {
@@ -157,7 +158,7 @@ impl Lending {
         Some(digest)
     }
 
-    /// Awaits no answers any more that are late.
+    /// Gives up the answers that are late, and counts them.
     pub(super) fn handle_tick(&self, now: Instant) {
         self.drop_late(&mut self.open(), now);
     }

@@ -15,7 +15,7 @@ use super::stats::Stats;
 use super::thread_stats::DURATION_BOUNDS;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, ServerView, Snapshot};
 
-/// Of each policy so many hot keys are told of, by rank and without their names.
+/// The ranks of the hottest keys that are exported for each policy, without the keys' names.
 const RANKS: [&str; 3] = ["1", "2", "3"];
 
 /// Everything that a scrape shows.
@@ -37,7 +37,7 @@ pub struct Scrape<'a> {
     pub version: &'a str,
     /// Log lines left out because there were too many like them.
     pub suppressed: u64,
-    /// Log lines dropped because whoever reads them did not keep up.
+    /// Log lines dropped because the reader of the log did not keep up.
     pub dropped: u64,
     /// The keys that were checked most of late, the most first.
     pub hot: &'a [Seen],
@@ -100,7 +100,8 @@ impl Scrape<'_> {
         }
     }
 
-    /// How near keys come to their limits, and how much the hottest take: by policy, never by key.
+    /// How many admissions left little of their limit, and how many checks the hottest keys get: by policy and rank,
+    /// never by key.
     fn hot_keys(&self, out: &mut Exposition) {
         let name = "rationd_checks_near_limit_total";
         out.family(name, Type::Counter, "Admissions that left a tenth of the limit or less.");

@@ -3,8 +3,8 @@
 //! The path of a check: `worker` accepts the connection, `connection` reads and writes, `session` runs commands, and
 //! `node` asks the key's shard. Calls to a store go through `turnstile` and `store_dispatch`, and their answers come
 //! back through `mailbox` and `reply_queue`. Asks of peers go through `lending`, and those that peers make come through
-//! `peer_asks`. What the whole fleet does is told through `fleet_top`, while somebody looks. `server_state` holds what all of these share, and knows none of them.
-//! `daemon` builds and ends everything.
+//! `peer_asks`. `fleet_top` shows what the whole fleet does, while somebody looks. `server_state` holds what all of
+//! these share, and knows none of them. `daemon` builds and ends everything.
 
 pub mod ad_hoc_rules;
 pub mod admin;

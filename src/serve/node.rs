@@ -44,45 +44,47 @@ pub mod asks;
 pub mod counts;
 mod watched;
 
-/// Number of shards. With two threads, one of so many checks finds its shard locked by the other thread.
+/// Number of shards. With two threads that always hold a lock, one check in 64 would find its shard locked by the other
+/// thread.
 const SHARDS: usize = 64;
 
-/// So many calls or answers of a turn are worth a wake-up of the thread that they go to: more of them wait no longer for the turn's
-/// end.
+/// Calls or answers that gather in a turn are handed over at its end, or as soon as there are so many: then the work
+/// that waits is worth the wake-up of the other thread.
 pub(super) const WAKE_AT: usize = 16;
 
 /// Effects of the shards that must be carried on once no lock is held. Reused, to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
-    /// What is asked of peers, and what they are answered.
+    /// Asks of peers, and answers to asks of theirs.
     asks: Vec<(PeerIndex, ask::Ask)>,
     answers: Vec<(PeerReply, ask::Answer)>,
     timer: bool,
-    /// So many calls were put into the turnstile since it was told.
+    /// Calls that were put into the turnstile since it was last rung.
     calls: usize,
-    /// Tells it at the end of a thread's turn; `None` where no more calls come in the turn.
+    /// Notified when there are calls, so that the turnstile is rung at the end of the thread's turn; `None` rings it at
+    /// once.
     bell: Option<Arc<Notify>>,
     /// The gossip rests, and there is something to report to peers.
     news: bool,
-    /// What came, for `record.file`.
+    /// Arrived checks, for `record.file`.
     arrived: Arrived,
 }
 
 impl Outgoing {
-    /// Whether there are no effects; what came is none.
+    /// Whether there are no effects. Arrivals for the record are not counted among them.
     pub(super) fn is_empty(&self) -> bool {
         let Self { replies, asks, answers, timer, calls, bell: _, news, arrived: _ } = self;
         let has_none = replies.is_empty() && asks.is_empty() && answers.is_empty();
         has_none && !(*timer || *calls > 0 || *news)
     }
 
-    /// From now on what is put into the turnstile in a turn is told by `bell`, whose owner calls [`Node::ring`].
+    /// From now on `bell` is notified of calls that were put into the turnstile; its owner then calls [`Node::ring`].
     pub(super) fn tell_at_the_end(&mut self, bell: Arc<Notify>) {
         self.bell = Some(bell);
     }
 
-    /// So many answers wait to be delivered.
+    /// How many answers wait to be delivered.
     pub(super) fn replies(&self) -> usize {
         self.replies.len()
     }
@@ -103,7 +105,7 @@ pub struct Node {
     /// The difference between the embedded store's clock and the monotonic clock.
     offset: AtomicU64,
     calls: Option<Arc<Turnstile>>,
-    /// Through which peers are asked; not set where none are.
+    /// Sends asks to peers; not set where none are asked.
     lending: OnceLock<Arc<Lending>>,
     /// Calls that have left the shards and have no outcome yet.
     in_flight: AtomicUsize,
@@ -115,11 +117,11 @@ pub struct Node {
     pub(super) wakeup: Notify,
     /// The gossip rests until its next sign of life is due, or there is news.
     rests: AtomicBool,
-    /// Wakes the gossip when there is.
+    /// Wakes the gossip when there is news.
     pub(super) news: Notify,
     /// Wakes whoever takes denials.
     pub(super) denials: Bell,
-    /// Where what comes is recorded; not set where it is not.
+    /// Records arrivals for `record.file`; not set without one.
     recording: OnceLock<Recording>,
 }
 
@@ -159,7 +161,7 @@ struct Leasing {
 /// A request that waits for its decision.
 #[derive(Debug)]
 struct Parked {
-    /// Who is answered; `None` for a candidate's check, whose answer is only counted.
+    /// Where the answer goes; `None` for a check of limits on trial, whose decision is only counted.
     waiter: Option<Waiter>,
     /// The key, if it is a check that charges: a denial of it is counted.
     charged: Option<Box<Charged>>,
@@ -289,7 +291,7 @@ impl Node {
         decision
     }
 
-    /// Has a candidate decide about `cost`; nobody learns of the answer, which is counted. The caller must
+    /// Checks `cost` under limits on trial (`rule`). The decision is counted and not returned. The caller must
     /// [`Self::flush`] afterwards.
     pub fn attempt(&self, now: Instant, (rule, key, cost): (&Arc<Rule>, &[u8], u64), asker: Asker, out: &mut Outgoing) {
         let digest = self.digests.digest(&rule.policy, key);
@@ -311,7 +313,7 @@ impl Node {
         }
     }
 
-    /// What candidates have admitted and denied, by the names of their policies.
+    /// What limits on trial have admitted and denied, by the names of their policies.
     #[must_use]
     pub fn tried(&self) -> BTreeMap<Arc<str>, [u64; 2]> {
         let mut all = BTreeMap::<Arc<str>, [u64; 2]>::new();
@@ -397,8 +399,8 @@ impl Node {
         }
     }
 
-    /// Appends reports for peers, as many entries as about `most` to all of them: first of what the store has lost. Each call begins with another shard, so
-    /// that all are served.
+    /// Appends reports for peers, as many as make about `most` entries for each; those about what the store has lost
+    /// come first. Each call begins with another shard, so that all are served.
     pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Report>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
         for drain in [Shard::drain_losses, Shard::drain_others] {
@@ -420,7 +422,7 @@ impl Node {
         !has_news
     }
 
-    /// The gossip rests no longer.
+    /// The gossip is awake; news need not wake it.
     pub(super) fn end_rest(&self) {
         self.rests.store(false, Ordering::Relaxed);
     }
@@ -435,8 +437,8 @@ impl Node {
         }
     }
 
-    /// Notes that a check that charges was decided; `came` is when it came. It is part of [`Self::ask`], and `subject` is asked for no more than
-    /// is noted, because each check pays for this.
+    /// Records the decision about a check that charges; `came` is when it arrived. Each check pays for this, so it is
+    /// inlined into [`Self::ask`], and `subject` is called only where something is recorded.
     #[inline(always)]
     fn decided<'a>(
         &self,
@@ -458,7 +460,7 @@ impl Node {
         }
     }
 
-    /// Notes that a key was reset, or a cost given back.
+    /// Records that a key was reset, or a cost given back.
     #[inline(never)]
     fn undone(&self, now: Instant, request: &Request<'_>, event: Event, out: &mut Outgoing) {
         if let Some(recording) = self.recording.get() {
@@ -466,7 +468,7 @@ impl Node {
         }
     }
 
-    /// Hands what came to the thread of `record.file`.
+    /// Hands recorded arrivals to the thread of `record.file`.
     fn hand_over(&self, out: &mut Outgoing) {
         if let Some(recording) = self.recording.get() {
             recording.hand_over(&mut out.arrived);
@@ -478,7 +480,7 @@ impl Node {
         self.cells.iter().for_each(|cell| cell.lock().watched.denied.take(into));
     }
 
-    /// Records what comes from now on, until it is taken.
+    /// Records arrivals from now on, for [`Self::take_arrived`].
     pub fn record(&self, with_keys: bool) {
         // Once set, it stays as it is: the file is opened once.
         let _ = self.recording.set(Recording::new(with_keys));
@@ -528,7 +530,7 @@ impl Node {
         if !out.arrived.is_empty() {
             self.hand_over(out);
         }
-        // What was decided from memory had no effects.
+        // A check that was decided from memory has no effects.
         if !out.is_empty() {
             self.carry_on(out);
         }
@@ -536,7 +538,7 @@ impl Node {
 
     fn carry_on(&self, out: &mut Outgoing) {
         for (peer, ask) in out.asks.drain(..) {
-            // Shards ask nobody before they are told of owners, which comes later.
+            // Always set here: shards learn of owners only after it was set, and ask nobody before that.
             if let Some(lending) = self.lending.get() {
                 lending.ask(peer, &ask);
             }
@@ -557,7 +559,7 @@ impl Node {
         }
     }
 
-    /// Tells the turnstile of the calls that were put into it.
+    /// Rings the turnstile, if calls were put into it.
     pub(super) fn ring(&self, out: &mut Outgoing) {
         if std::mem::take(&mut out.calls) > 0
             && let Some(calls) = &self.calls
@@ -661,7 +663,7 @@ impl Node {
 }
 
 impl Cell {
-    /// Part of [`Node::ask`], of which each check is one.
+    /// Inlined, because every check calls it.
     #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, Locked> {
         // A panic in the middle of a change leaves the shard in an unknown state. It must not go on deciding: it

@@ -1,5 +1,5 @@
-//! A task of the control runtime that looks at the shards now and then, for people: what was denied, and the samples of the
-//! charts. Nothing is decided by it, and nothing waits for it.
+//! A task of the control runtime that reads the shards now and then, for people: it takes denials, and samples for the
+//! charts. No decision depends on it, and nothing waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::denied::Bell;
 use super::server_state::ServerState;
 
-/// Between two times that denials are taken.
+/// Time between two times that denials are taken.
 const DENIALS: Duration = Duration::from_secs(1);
 /// Between two samples of the charts: with their number, fifteen minutes.
 const SAMPLES: Duration = Duration::from_secs(5);
@@ -27,7 +27,8 @@ pub(super) async fn run(state: Arc<ServerState>) {
     tokio::join!(each_second_with_denials(&state.node.denials, || take_denials(&state)), sampled);
 }
 
-/// Takes denials each second, but not while there are none: then the next one rings. `take` says whether there were any.
+/// Takes denials each second. While there are none it sleeps until the bell rings for the next one. `take` returns
+/// whether there were any.
 async fn each_second_with_denials(bell: &Bell, mut take: impl FnMut() -> bool) {
     loop {
         if !take() {

@@ -1,8 +1,8 @@
 //! How many keys each node owns, for viewers that ask every second.
 //!
-//! To count them goes through all keys that this node knows, however many, and takes each shard's lock meanwhile. So what was
-//! counted is kept until counting again takes no more of a processor than [`PART`] allows. Called by `server_state`; knows
-//! neither keys nor owners.
+//! Counting goes through all keys that this node knows, however many, and takes each shard's lock meanwhile. So the
+//! counts are kept for [`PART`] times as long as counting took. Called by `server_state`; knows neither keys nor
+//! owners.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,11 @@ use crate::core::time::{Instant, Micros};
 /// Keys by the name of the node that owns them.
 pub(super) type Counts = BTreeMap<Arc<str>, u64>;
 
-/// So many times as long as it took to count, what was counted is kept: counting takes half a percent of a processor.
+/// Counts are kept for so many times as long as counting took, so that counting takes at most half a percent of a
+/// processor.
 const PART: u64 = 200;
 
-/// What was counted last.
+/// The last counts.
 #[derive(Debug, Default)]
 pub(super) struct OwnedKeys(Mutex<Option<Counted>>);
 
@@ -26,7 +27,7 @@ struct Counted {
 }
 
 impl OwnedKeys {
-    /// What was counted last, or what `count` says now where that is too long ago. `clock` is read before and after.
+    /// The last counts, or new ones from `count` if those are too old. `clock` is read before and after counting.
     pub(super) fn counts(&self, clock: impl Fn() -> Instant, count: impl FnOnce() -> Counts) -> Counts {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = clock();

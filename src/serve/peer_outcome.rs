@@ -1,4 +1,4 @@
-//! What comes of asks between peers, counted.
+//! The outcomes of asks between peers, counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ impl PeerOutcome {
         Self::Unsent,
     ];
 
-    /// What an answer means.
+    /// The outcome that an answer means.
     #[must_use]
     pub fn of(answer: &Answer) -> Self {
         match answer {
@@ -60,7 +60,7 @@ impl PeerOutcome {
     }
 }
 
-/// How often each came about.
+/// How often there was each outcome.
 #[derive(Debug, Default)]
 pub struct PeerOutcomes([AtomicU64; PeerOutcome::ALL.len()]);
 

@@ -1,4 +1,4 @@
-//! The way of one answer to the peer that asked.
+//! Sends one answer to the peer that asked.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::core::ask::Answer;
 use crate::fleet::Reply;
 use crate::wire::peer_ask::encode_answer;
 
-/// Answers one ask. If it is dropped, the peer hears nothing, and goes on without.
+/// Answers one ask. If it is dropped, the peer gets no answer, and goes on without one when its patience is over.
 #[derive(Debug)]
 pub struct PeerReply {
     id: u64,

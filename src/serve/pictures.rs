@@ -1,8 +1,9 @@
-//! What peers are shown that look at this node: pictures of a moment ago, as many as this node can spare for all of them together.
+//! The answers to peers that look at this node. They are kept for a moment and sent to all that ask for the same, and
+//! bounded for all peers together.
 //!
-//! The fleet bounds how often each peer is answered, and this how often all are: a picture is made for few questions of a moment,
-//! and what leaves within a second is bounded. Whoever comes when there is nothing left is not answered, which it takes for a node
-//! that has more to do. Knows neither peers nor what is told.
+//! `fleet::look` bounds how often each peer is answered; this bounds what all of them together cost: how many different
+//! answers are made of the figures of one moment, and how many bytes are sent in a second. A peer that looks beyond
+//! that gets no answer. Knows neither peers nor what answers say.
 
 use std::sync::Arc;
 
@@ -12,41 +13,41 @@ use serde_json::Value;
 use super::fleet_look::FRESH;
 use crate::core::time::Instant;
 
-/// Answers to different questions that are made of the same figures.
+/// Most different answers that are made of the same figures: questions differ only in how many keys they ask for.
 const MOST: usize = 4;
 
-/// What all peers together are sent in a second. Fifteen hundred of them may look each second at a node of a few policies, and at
-/// one whose answers are as long as they may be, sixty-four.
+/// Most bytes that are sent to all peers together in a second. That is enough for 1,500 peers that look each second at
+/// a node with a few policies (2.8 KB), or for 64 whose answers are as long as they may be.
 const BYTES_A_SECOND: u64 = 4 << 20;
 
-/// What an answer costs at least, since it has its stream and its packets.
+/// The least bytes that an answer counts for, because it needs a stream and packets of its own.
 const LEAST: u64 = 512;
 
-/// What is to be done for a peer that looks.
+/// What the caller must do for a peer that looks.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// It is sent this.
+    /// Send this.
     Send(Bytes),
-    /// An answer is to be [made](Pictures::make) of these figures, or of new ones.
+    /// Make an answer of these figures, or of new ones, and call [`Pictures::make`].
     Make(Option<Arc<Value>>),
-    /// It is not answered.
+    /// Do not answer it.
     Refuse,
 }
 
-/// The pictures of a moment.
+/// The figures of a moment, and the answers that were made of them.
 #[derive(Debug, Default)]
 pub(super) struct Pictures {
     /// When the figures were made, and what they are.
     top: Option<(Instant, Arc<Value>)>,
-    /// The answers of them, by how many keys were asked for.
+    /// The answers that were made of them, by how many keys were asked for.
     answers: Vec<(usize, Bytes)>,
-    /// Bytes that were sent and whose time is not over by `counted`.
+    /// Bytes sent within the last second, as of `counted`: they leak at [`BYTES_A_SECOND`].
     sent: u64,
     counted: Instant,
 }
 
 impl Pictures {
-    /// A peer asks for so many keys.
+    /// Decides about a peer that asks for so many keys.
     pub(super) fn step(&mut self, now: Instant, keys: usize) -> Step {
         let over = now.since(self.counted).0.saturating_mul(BYTES_A_SECOND) / 1_000_000;
         (self.sent, self.counted) = (self.sent.saturating_sub(over), now);
@@ -67,7 +68,7 @@ impl Pictures {
         Step::Make(self.top.as_ref().map(|(_, top)| top.clone()))
     }
 
-    /// The answer for so many keys is made of `top`, and sent. `now` is when that began.
+    /// Keeps the answer for so many keys, which was made of `top` and is sent. `now` is when making it began.
     pub(super) fn make(&mut self, now: Instant, top: Arc<Value>, keys: usize, answer: Bytes) {
         self.top.get_or_insert((now, top));
         self.sent += (answer.len() as u64).max(LEAST);

@@ -94,7 +94,7 @@ impl Plans {
         Self { plan: plan(policy), overrides: Overrides::new(overrides) }
     }
 
-    /// What applies to the keys that an override of this name is about.
+    /// What applies to the keys of the override of this name, or to all other keys without one.
     fn plan(&self, name: &str) -> &Plan {
         if let Some((_, plan)) = self.overrides.iter().find(|(known, _)| *known == name) {
             return plan;

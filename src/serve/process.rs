@@ -1,6 +1,6 @@
 //! What the operating system says of this process: its processor time, its memory and its open files.
 //!
-//! Read anew for each scrape. Where there is no `/proc`, nothing is known.
+//! Read anew for each scrape. Without `/proc` there are no figures.
 
 use std::fs;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl ProcessUse {
     #[must_use]
     pub fn read(started: Timestamp) -> Option<Self> {
         let stat = Stat::parse(&fs::read_to_string("/proc/self/stat").ok()?)?;
-        // One of them is open because they are counted.
+        // One of them is the directory that is being read.
         let open_files = (fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1);
         Some(Self {
             cpu: Duration::from_millis(stat.ticks.saturating_mul(1_000) / clock_ticks_per_second().max(1)),

@@ -18,7 +18,7 @@ pub(super) enum Guest<S> {
     Envoy(envoy::Accepted, ConnectionGuard),
 }
 
-/// The same, detached from its thread's runtime.
+/// A connection on its way to another thread, detached from its runtime.
 enum Walking<S: ClientStream> {
     Client(S::Resting, ConnectionGuard),
     Envoy(envoy::Resting, ConnectionGuard),

@@ -74,7 +74,7 @@ pub struct ServerState {
     pub(super) scripts: Mutex<ScriptCache>,
     /// Counts of everything that does not run on a data thread.
     pub(super) control_stats: Mutex<ThreadStats>,
-    /// Who owned how many keys a moment ago.
+    /// How many keys each node owned a moment ago.
     pub(super) owned: OwnedKeys,
     /// Lets one command of the command line run at a time.
     pub(super) admin_turn: tokio::sync::Mutex<()>,

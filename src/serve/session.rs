@@ -350,8 +350,8 @@ impl Session {
         }
     }
 
-    /// Takes a client for the user whose password it says. Where nobody needs one, as on the socket, whose mode and
-    /// uids decide who may connect, any password is right. Returns false after an error was written.
+    /// Authenticates a client as the user whose password it sends. Where nobody needs one, as on the socket, whose mode
+    /// and uids decide who may connect, any password is right. Returns false after an error was written.
     fn log_in(&mut self, batch: &mut Batch<'_>, login: Login<'_>) -> bool {
         let Caller::Remote(user) = &mut self.caller else { return true };
         let access = batch.state.remote.load();

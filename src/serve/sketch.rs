@@ -1,10 +1,11 @@
 //! A Space-Saving sketch: the keys that are seen most often, of a stream of any length, in bounded memory.
 //!
 //! Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams" (2005): a
-//! key without a counter takes the place of the one with the lowest count, and counts on from there. Two things differ here,
-//! as every check pays for it. The counters are in sets, each a sketch of its own for the keys whose digests lead there, so
-//! that a check looks at one cache line. And only each sixteenth of the keys without a counter takes one over. What is told is what
-//! was seen since then, which is never too much. Knows neither shards nor time.
+//! key without a counter takes over the counter with the lowest count, and counts on from there. Two things differ
+//! here, as every check pays for it. The counters are in sets, each a sketch of its own for the keys whose digests lead
+//! there, so that a check looks at one cache line. And only every sixteenth check of keys without a counter takes one
+//! over. The reported count is what was seen since the key took its counter over, so it is never too high. Knows
+//! neither shards nor time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ const SETS: usize = 8;
 /// Bytes that are kept of a key.
 pub const KEY_START: usize = 64;
 
-/// Of keys without a counter, where all are taken, so many pass before one takes a counter over. A key that comes often
-/// gets one soon all the same, and those that come once cost little.
+/// When all counters of a set are taken, only one of so many checks of keys without a counter takes one over. A key
+/// that comes often gets one soon all the same, and keys that come once cost little.
 const PASSES: u32 = 16;
 
 /// Counters of keys that lead to the same set. It fills one cache line.
@@ -30,7 +31,7 @@ struct Set {
     tags: [u32; WAYS],
     /// How often each key was seen since it has its counter.
     times: [u32; WAYS],
-    /// What was counted before, for keys that had it then. By the sum of both the lowest is found.
+    /// What the counter had counted for its earlier keys. The sum of both decides which counter is the lowest.
     before: [u32; WAYS],
 }
 
@@ -42,7 +43,7 @@ pub struct KeyStart {
 }
 
 impl KeyStart {
-    /// Of these bytes.
+    /// The start of these bytes.
     #[must_use]
     pub fn of(key: &[u8]) -> Self {
         let mut bytes = [0; KEY_START];
@@ -80,7 +81,7 @@ pub struct Name {
 pub struct Seen {
     /// The key.
     pub name: Name,
-    /// Times that it was seen, those aside when it had no counter.
+    /// How often it was seen since it has a counter.
     pub times: u64,
 }
 
@@ -95,7 +96,8 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Counts a key. Only now and then is it asked for its policy and bytes, which most checks save to look up.
+    /// Counts a key. `name` is called only when a key is to be remembered, so that most checks need not look its policy
+    /// and bytes up.
     #[inline]
     pub fn count<'a>(&mut self, digest: Digest, name: impl FnOnce() -> (&'a Arc<str>, &'a [u8])) {
         let (tag, index) = (tag(digest), (digest.0 >> 32) as usize % SETS);
@@ -125,7 +127,7 @@ impl Sketch {
         let lowest = (0..WAYS).min_by_key(|way| sum(set, *way)).unwrap_or(0);
         set.before[lowest] = sum(set, lowest);
         (set.tags[lowest], set.times[lowest]) = (tag(digest), 1);
-        // There is room, so that what comes once is told of, too.
+        // There is a free counter, so even a key that comes once is named.
         if set.before[lowest] == 0 {
             self.name(index * WAYS + lowest, digest, name);
         }
@@ -148,7 +150,7 @@ impl Sketch {
         self.passed = 0;
     }
 
-    /// All keys whose names are known, in no order.
+    /// All keys whose names are known, in no particular order.
     pub fn seen(&self) -> impl Iterator<Item = Seen> + '_ {
         self.names.iter().enumerate().filter_map(|(place, name)| {
             let (set, way) = (&self.sets[place / WAYS], place % WAYS);
@@ -158,7 +160,7 @@ impl Sketch {
     }
 }
 
-/// What a set knows a key by; never 0.
+/// The part of a digest that distinguishes the keys of a set; never 0.
 fn tag(digest: Digest) -> u32 {
     digest.0 as u32 | 1
 }

@@ -183,7 +183,7 @@ impl Lock {
                 Ok(file) => (file, true),
                 Err(Errno::EXIST) => match open(OFlags::empty()) {
                     Ok(file) => (file, false),
-                    // Whoever had made it has removed it meanwhile.
+                    // The process that had made it has removed it meanwhile.
                     Err(Errno::NOENT) => continue,
                     Err(error) => return Err(failed(error)),
                 },
@@ -194,7 +194,8 @@ impl Lock {
                 Err(Errno::WOULDBLOCK) => return Err(SocketError::InUse(path.to_owned())),
                 Err(error) => return Err(failed(error)),
             }
-            // Whoever fails removes the file while it holds the lock, so a lock counts only while its file has the name.
+            // A process that fails removes the file while it holds the lock, so a lock counts only if the locked file
+            // still has the name.
             let locked = fstat(&file).map_err(failed)?;
             if stat(&beside).is_ok_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)) {
                 return Ok(Self { file, beside, is_made });
@@ -202,7 +203,7 @@ impl Lock {
         }
     }
 
-    /// Nothing was bound: a file that was made for that goes, before the lock does.
+    /// Nothing was bound, so a file that was made for the lock is removed before the lock is released.
     fn undo(self) {
         if self.is_made {
             let _ = fs::remove_file(&self.beside);
@@ -249,7 +250,7 @@ mod tests {
         assert!(!path.exists(), "its own file goes with it");
     }
 
-    /// All that is left of a directory in which nothing could be bound.
+    /// The files that are left in a directory in which nothing could be bound.
     fn left_by(name: &str, begin: impl FnOnce(&Path)) -> Vec<String> {
         let directory = tempfile::tempdir().expect("a directory");
         begin(directory.path());
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(left_by("s", |directory| fs::write(directory.join("s"), "notes").expect("written")), ["s"]);
         let mut other = None;
         assert_eq!(left_by("s", |directory| other = UnixListener::bind(directory.join("s")).ok()), ["s"]);
-        // What an earlier daemon has left may be another's lock by now.
+        // A lock file of an earlier daemon may be held by another one by now, so it stays.
         let locked = left_by("s", |directory| {
             fs::write(directory.join("s"), "notes").expect("written");
             fs::write(directory.join("s.lock"), "").expect("written");

@@ -12,7 +12,7 @@ use crate::core::stats::{PolicyStats, ShardStats};
 /// All counts of a daemon since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Per policy, and per limits on trial: a policy's name with [`ON_TRIAL`] behind it.
+    /// By policy. Limits on trial have the name of their policy with [`ON_TRIAL`] behind it.
     pub policies: BTreeMap<Arc<str>, PolicyStats>,
     /// All shards together.
     pub shards: ShardStats,
@@ -37,8 +37,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The policies that somebody asks. Limits on trial have counts, too, but those are of checks that are counted with the
-    /// policy itself, so that in sums each check would count twice.
+    /// The policies without limits on trial. Those have counts, too, but of checks that are also counted with the
+    /// policy itself, so that each check would count twice in a sum.
     pub fn asked(&self) -> impl Iterator<Item = (&Arc<str>, &PolicyStats)> {
         self.policies.iter().filter(|(name, _)| !name.ends_with(ON_TRIAL))
     }

@@ -1,8 +1,8 @@
 //! The status page of the admin address: tables that need no script, and events from which a script keeps them live.
 //!
 //! It only reads. Keys are on it only where the configuration says so, because every program of the host can reach it.
-//! The figures are made at most once a second however many look, and streams are bounded. While somebody looks, each node of the
-//! fleet is asked for its totals, so far as it tells them.
+//! The figures are made about once a second however many look, and streams are bounded. While somebody looks, each node
+//! of the fleet is asked for its totals, which it gives as far as its `fleet.top` allows.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -25,23 +25,25 @@ use crate::core::time::{Instant, Micros};
 
 /// Most streams of events at once.
 pub const MOST_STREAMS: usize = 8;
-/// Between two events.
+/// Time between two events.
 const EVERY: Duration = Duration::from_secs(1);
-/// For so long figures are not made anew.
+/// Figures are shown for so long before new ones are made: a little less than [`EVERY`], so that each event has new
+/// ones.
 const FRESH: Micros = Micros::from_millis(900);
-/// For so long what nodes have told is shown: whoever looks comes again sooner.
+/// The totals of other nodes are shown for so long. A page that is open asks again sooner, so this only hides what is
+/// left from an earlier viewer.
 const STALE: Micros = Micros::from_secs(10);
 /// Most keys of each list.
 const KEYS: usize = 20;
-/// After so many events the charts follow.
+/// The charts follow every so many events, as often as there are new samples.
 const CHARTS_EACH: u64 = 5;
 
-/// What stands where there is no value.
+/// The text of a cell without a value.
 const NOTHING: &str = "–";
 
 const PAGE: &str = include_str!("status_page/page.html");
 
-/// What all who look at the page share.
+/// The state that all viewers of the page share.
 #[derive(Debug)]
 pub struct StatusPage {
     /// Whether keys are shown.
@@ -77,7 +79,8 @@ impl StatusPage {
         }
     }
 
-    /// The totals of each node of the fleet as of a moment ago, or nothing. They are asked for again, unless they just were.
+    /// The totals of each node of the fleet as of a moment ago, if there are any. Asks the nodes again, unless they
+    /// were just asked.
     #[must_use]
     pub fn nodes(&self, tell: &dyn Tell) -> Value {
         let state = tell.state();
@@ -135,17 +138,17 @@ impl StatusPage {
     }
 }
 
-/// What the nodes of the fleet have told.
+/// The totals that the nodes of the fleet have reported.
 #[derive(Debug, Default)]
 struct Nodes {
     /// When they were asked last, and whether some have yet to answer.
     asked: Instant,
     is_asking: bool,
-    /// When they had answered, and what: a list.
+    /// When they had answered, and their answers as a list.
     told: Option<(Instant, Value)>,
 }
 
-/// Asks the nodes by `asking`, unless they are being asked, or just were.
+/// Asks the nodes by running `asking`, unless they are being asked or were just asked.
 fn ask(
     nodes: &Arc<Mutex<Nodes>>,
     now: Instant,
@@ -165,7 +168,8 @@ fn ask(
     });
 }
 
-/// Whoever asks the nodes. However it ends, of a panic or with its runtime, they can be asked again.
+/// Held by the task that asks the nodes. However the task ends, by a panic or with its runtime, dropping this lets them
+/// be asked again.
 struct Asking(Arc<Mutex<Nodes>>);
 
 impl Drop for Asking {
@@ -174,8 +178,8 @@ impl Drop for Asking {
     }
 }
 
-/// The page with its parts in it. It is read once from front to back, so that a part that looks like a mark stays
-/// what it is.
+/// The page with its parts in it. The text is read once from front to back, so a part that happens to look like a mark
+/// is not replaced.
 fn filled(parts: &[(&str, String)]) -> String {
     let (mut page, mut rest) = (String::with_capacity(PAGE.len() * 2), PAGE);
     while let Some(at) = rest.find('%') {
@@ -195,7 +199,7 @@ fn filled(parts: &[(&str, String)]) -> String {
     page + rest
 }
 
-/// Locks what nodes have told. No code panics while it changes that.
+/// Locks the answers of nodes. No code panics while it changes them.
 fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
     nodes.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -219,7 +223,7 @@ fn servers(figures: &Value) -> String {
     })
 }
 
-/// What is shown of a node that somebody has looked at: sums of all its policies, and nothing by which they would be known.
+/// What the page shows of a node: sums over all its policies, without the policies' names.
 fn totals(node: &Value) -> Value {
     let top = &node["top"];
     let sum = |field: &str| {
@@ -383,11 +387,11 @@ mod tests {
         assert_eq!((&silent["allowed"], &silent["away"]), (&Value::Null, &json!(true)));
     }
 
-    /// Else the page would show no other node from then on.
+    /// If asking could not begin again, the page would show no other node from then on.
     #[tokio::test]
     async fn however_the_nodes_were_asked_they_are_asked_again() {
         async fn seen(nodes: &Arc<Mutex<Nodes>>) -> Option<u64> {
-            // On this thread alone, so it has ended then.
+            // The runtime has one thread, so the spawned task has ended after this.
             tokio::task::yield_now().await;
             lock(nodes).told.as_ref().and_then(|(_, told)| told.as_u64())
         }
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(seen(&nodes).await, Some(1));
         ask(&nodes, second(4), async { Some((Instant(4), json!(4))) });
         assert_eq!(seen(&nodes).await, Some(4));
-        // Of a runtime that has ended.
+        // The task is dropped with its runtime.
         let ended = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let asked = nodes.clone();
         let (enter, never) = (ended.handle().clone(), std::future::pending());
@@ -411,7 +415,7 @@ mod tests {
         });
         thread.join().expect("it ends, and what it asked with it");
         assert!(!lock(&nodes).is_asking && lock(&nodes).asked == second(5));
-        // Nobody asks twice, or at once again.
+        // The nodes are not asked while they are being asked, nor right after.
         ask(&nodes, second(6), async { Some((Instant(6), json!(6))) });
         ask(&nodes, second(7), async { Some((Instant(7), json!(7))) });
         assert_eq!(seen(&nodes).await, Some(6));

@@ -4,9 +4,9 @@
 //! bounds the calls in flight; beyond the bound a call fails at once as busy, which does not count as an outage. For a store that
 //! carries calls without a task each, none is created here either.
 //!
-//! What a turn of the runtime has brought is delivered at its end. To wake a data thread costs more than to decide a check; and where
-//! it shares a core with this one, it would run with the first answer, and the others would wait for its next turn. Knows nothing of
-//! what the calls mean.
+//! The outcomes of one turn of the runtime are delivered together at its end. Waking a data thread costs more than
+//! deciding a check; and if it shares a core with this thread, it would run after the first answer, and the other
+//! answers would wait for its next turn. Knows nothing of what the calls mean.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -69,17 +69,18 @@ pub trait RemoteStore: Send + Sync + 'static {
         false
     }
 
-    /// `asker` waits for what was asked about a key: that leaves in the turns of that asker, if it waits here.
+    /// `asker` waits for a call about a key. If the call still waits here, it leaves in the turns of that asker, too.
     fn hurry(&self, asker: Asker, digest: Digest) {
         let _ = (asker, digest);
     }
 
-    /// Where its connections live. What is on the way to it and back passes there, so that no other thread needs to be woken.
+    /// The runtime of its connections. Calls and outcomes are dispatched on it, so that no other thread needs to be
+    /// woken.
     fn runtime(&self) -> Handle {
         Handle::current()
     }
 
-    /// What its client counts, if it counts.
+    /// The counts of its client, if it has any.
     fn snapshot(&self) -> Option<Snapshot> {
         None
     }
@@ -139,13 +140,13 @@ struct Home {
     node: Arc<Node>,
     /// Calls in flight.
     out: AtomicUsize,
-    /// What the outcomes of a turn have brought, and tells that it has to be delivered at the turn's end.
+    /// The effects of the outcomes of this turn, and the notification to deliver them at the turn's end.
     gathered: Mutex<Outgoing>,
     ended: Notify,
 }
 
 impl Home {
-    /// Delivers what has gathered.
+    /// Delivers the effects that have gathered.
     fn deliver(&self) {
         let out = std::mem::take(&mut *self.lock());
         self.carry_on(out);
@@ -161,7 +162,7 @@ impl Home {
     }
 
     fn lock(&self) -> MutexGuard<'_, Outgoing> {
-        // After a panic of a shard what had been gathered before is as good as it was.
+        // A panic in a shard does not damage the effects that were gathered before.
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What nodes tell each other while somebody looks at the whole fleet: questions and answers as bytes.
+//! Looks at peers as bytes: the question, and the answer.
 //!
 //! ```text
 //! question = 1 (format) keys (2, little-endian) [more]
@@ -6,9 +6,9 @@
 //!          | 1 (format) 1 (totals) or 2 (keys, too) object (JSON, to the end)
 //! ```
 //!
-//! The object is what `RATION.TOP` answers, without `fleet`, and with `owns` in its place. Whoever reads it skips what it does not
-//! know, and takes what is missing for nothing, as in the answers of daemons of several versions. Everything in it is bounded
-//! before anybody counts with it. Knows no connections.
+//! The object is what `RATION.TOP` answers, without `fleet`, and with `owns` in its place. A reader skips fields that
+//! it does not know, and takes missing ones for empty, because daemons of several versions answer. Every number and
+//! text in it is bounded when it is read. Knows no connections.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -20,17 +20,18 @@ use crate::fleet::LONGEST_ANSWER;
 
 const FORMAT: u8 = 1;
 
-/// Most keys of each list that a peer is told.
+/// Most keys of each list in an answer.
 pub const MOST_KEYS: usize = 200;
-/// Largest number that a peer is believed: a million a second for thirty years. Sums of a whole fleet have room for it.
+/// Largest number that is accepted from a peer: a million a second for thirty years. The sum over a whole fleet still
+/// fits into 64 bits.
 pub const LARGEST: u64 = 1_000_000_000_000_000;
 /// Longest text, in characters.
 const LONGEST: usize = 512;
 
-/// What a peer has told.
+/// A peer's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// It tells nothing to peers.
+    /// Its `fleet.top` is `off`.
     Off,
     /// What it does now, with its hottest keys or without.
     Top(FleetTop, Value),
@@ -54,21 +55,21 @@ impl fmt::Display for BadAnswer {
     }
 }
 
-/// Asks what a peer does, with so many keys of each list.
+/// The question for what a peer does, with so many keys of each list.
 #[must_use]
 pub fn question(keys: usize) -> Vec<u8> {
     let keys = u16::try_from(keys).unwrap_or(u16::MAX);
     [&[FORMAT], &keys.to_le_bytes()[..]].concat()
 }
 
-/// The keys of each list that are asked for; `None` when it is no question.
+/// How many keys of each list a question asks for; `None` when the bytes are no question.
 #[must_use]
 pub fn read_question(bytes: &[u8]) -> Option<usize> {
     let (keys, _) = bytes.strip_prefix(&[FORMAT])?.split_first_chunk()?;
     Some(usize::from(u16::from_le_bytes(*keys)).min(MOST_KEYS))
 }
 
-/// The answer of a node that tells nothing.
+/// The answer of a node whose `fleet.top` is `off`.
 #[must_use]
 pub fn nothing() -> Vec<u8> {
     vec![FORMAT, 0]
@@ -96,15 +97,16 @@ pub fn answer(top: &Value, telling: FleetTop, keys: usize) -> Vec<u8> {
             (true, ..) => return bytes,
             (false, 1.., _) => keys = keys * 3 / 4,
             (false, 0, 1..) => policies = left * 3 / 4,
-            // Neither is in it any more: a store has more servers than an answer has room for.
+            // Without keys and policies it is still too long: the store has more servers than fit, so they are left
+            // out.
             (false, 0, 0) if !told["store"].is_null() => told["store"] = Value::Null,
-            // What is left has a few numbers in each answer that this version makes.
+            // Cannot happen with answers of this version, in which only a few numbers are left.
             (false, 0, 0) => told = json!({"hot": null}),
         }
     }
 }
 
-/// Leaves so many keys of each list, and policies.
+/// Cuts the lists to so many keys and policies.
 fn cut(told: &mut Value, keys: usize, policies: usize) {
     for kind in ["used", "denied"] {
         if let Some(list) = told.pointer_mut(&format!("/hot/{kind}")).and_then(Value::as_array_mut) {
@@ -146,7 +148,7 @@ pub fn read_answer(bytes: &[u8]) -> Result<Told, BadAnswer> {
     Ok(Told::Top(telling, object))
 }
 
-/// Numbers and texts that nobody would tell are cut. Lists are no longer than an answer.
+/// Bounds every number and text. Lists need no bound, because the answer's length has one.
 fn bound(value: &mut Value) {
     match value {
         Value::Null | Value::Bool(_) => {}
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(told["version"].as_str().map(|text| text.chars().count()), Some(LONGEST));
     }
 
-    /// Who tells totals alone tells no key, whatever it sends.
+    /// An answer marked as totals yields no keys, even if the peer sends some.
     #[test]
     fn totals_have_no_keys() {
         let lie = [b"\x01\x01", top(1, 1).to_string().as_bytes()].concat();

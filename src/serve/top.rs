@@ -1,8 +1,8 @@
 //! `RATION.TOP`: what a daemon does now, as one JSON object: counts since its start, from two of which a viewer makes
 //! rates, and the keys that were hot of late.
 //!
-//! Keys are for administrators, so that whoever asks decides whether they are in it. Called by `command_line`, and by
-//! the status page.
+//! Keys are for administrators, so the caller decides whether the object has them. Called by `command_line`, and by the
+//! status page.
 
 use serde_json::{Value, json};
 

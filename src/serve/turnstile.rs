@@ -16,9 +16,9 @@ use crate::store::turns::{Asker, Turns};
 #[derive(Debug, Default)]
 pub struct Turnstile {
     calls: Mutex<Turns<(Asker, Box<Call>)>>,
-    /// Who waits for calls of a key that may have left already.
+    /// Askers that wait for a call about a key which another asker caused.
     hurried: Mutex<Vec<(Asker, Digest)>>,
-    /// Calls that have left may still wait on this side of the store.
+    /// Calls that were dispatched may still wait on this side of the store.
     is_late: AtomicBool,
     wakeup: Notify,
 }
@@ -29,8 +29,8 @@ impl Turnstile {
         self.lock().push(asker, call.digest.0, (asker, call));
     }
 
-    /// `asker` waits for a call about a key that another has caused. Where calls wait, it leaves in the turns of that
-    /// asker if that is sooner. The caller must [`Self::ring`] afterwards, if this says so.
+    /// `asker` waits for a call about a key that another asker caused. If the call waits, it leaves in the turns of
+    /// whichever of them comes sooner. The caller must [`Self::ring`] afterwards, if this returns true.
     #[must_use]
     pub fn hurry(&self, asker: Asker, digest: Digest) -> bool {
         if !self.is_late.load(Ordering::Relaxed) {
@@ -41,13 +41,14 @@ impl Turnstile {
         true
     }
 
-    /// Takes those who wait for calls that may have left. `is_late`: calls that have left wait on this side of the store.
+    /// Takes the hurried askers, whose calls may have been dispatched already. `is_late` says whether dispatched calls
+    /// wait on this side of the store.
     pub fn take_hurried(&self, is_late: bool) -> Vec<(Asker, Digest)> {
         self.is_late.store(is_late, Ordering::Relaxed);
         std::mem::take(&mut lock(&self.hurried))
     }
 
-    /// Tells the dispatcher that calls were added.
+    /// Wakes the dispatcher because calls were added.
     pub fn ring(&self) {
         self.wakeup.notify_one();
     }

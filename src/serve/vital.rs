@@ -13,8 +13,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::core::time::{Instant, Micros};
 
-/// Time between two beats. Each is a wake-up or two of a thread that may have nothing else to do, so it is as long as `STILL` allows
-/// with one beat that comes late.
+/// Time between two beats. A beat wakes a thread that may have nothing else to do, so beats are as rare as [`STILL`]
+/// allows if one of them comes late.
 const BEAT: Duration = Duration::from_secs(4);
 
 /// A loop without a beat for this long counts as hanging.

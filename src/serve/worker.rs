@@ -27,7 +27,7 @@ use super::tcp::TcpClients;
 use super::thread::Worker;
 use super::vital::Pulse;
 
-/// How long Envoy's listener rests after a failed accept, and longest wait for a client that is turned away.
+/// How long Envoy's listener pauses after a failed accept, and longest wait for a client that is turned away.
 const RESTING: Duration = Duration::from_millis(10);
 
 /// How long connections may take to end once the daemon stops.
@@ -108,18 +108,18 @@ impl Worker {
         };
         // Connections that take longer are dropped with the runtime.
         let _ = tokio::time::timeout(ENDING, all).await;
-        // So is the task that tells of their last calls.
+        // The task that rings for their last calls is dropped with it, too, so it is done here.
         state.node.ring(&mut self.lock().outgoing);
     }
 
-    /// Tells the dispatcher of calls once for all connections that had something to say in a turn of this thread. To wake another
-    /// thread costs more than to decide a check, and where both share a core, it would go on with the first call alone.
-    /// Runs until the runtime ends.
+    /// Rings the dispatcher once for the calls of all connections that ran in a turn of this thread. Waking another
+    /// thread costs more than deciding a check, and if both share a core, it would run after the first call and
+    /// dispatch that alone. Runs until the runtime ends.
     async fn ring_in_turn(self: Arc<Self>, node: Arc<Node>) {
         let bell = Arc::<Notify>::default();
         self.lock().outgoing.tell_at_the_end(bell.clone());
         loop {
-            // The first of them wakes this task, which comes behind all that were ready then.
+            // The first call notifies this task, which then runs after all tasks that were ready by then.
             bell.notified().await;
             node.ring(&mut self.lock().outgoing);
         }

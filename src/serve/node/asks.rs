@@ -1,4 +1,4 @@
-//! What the shards ask of peers, and what peers ask of them. Part of `node.rs`.
+//! Asks between the shards and peers, in both directions. Part of `node.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::core::usage::PeerIndex;
 use crate::serve::peer_reply::PeerReply;
 use crate::store::turns::Asker;
 
-/// So many keys are counted under one lock.
+/// Keys that are counted under one lock of a shard, whose checks wait meanwhile.
 const COUNTED: usize = 1_024;
 
 impl Node {
-    /// These peers may own keys from now on, beside this node, which does under this name.
+    /// From now on these peers may own keys, and this node under the name `own`.
     pub fn handle_owners(&self, own: OwnerName, candidates: &[Candidate]) {
         self.each_shard(|shard| shard.handle_owners(own, candidates));
     }
@@ -62,7 +62,7 @@ impl Node {
     pub fn handle_ask(&self, now: Instant, request: Request<'_>, terms: &Terms, reply: PeerReply, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         let Locked { engine, watched } = &mut *cell.lock();
-        // A store of its own counts for this node alone.
+        // The embedded store counts for this node alone, so there is nothing to lend.
         let Engine::Leasing(leasing) = engine else { return out.answers.push((reply, Err(Refusal::NoStore))) };
         match leasing.shard.handle_ask(now, request, terms) {
             AskOutcome::Answered(answer) => out.answers.push((reply, answer)),

@@ -1,4 +1,4 @@
-//! What people are shown of a shard's keys.
+//! What is counted of a shard's keys for people.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use crate::core::time::Instant;
 use crate::serve::denied::{Denied, Subject};
 use crate::serve::hot_keys::{HotKeys, Kind};
 
-/// What people are shown of a shard's keys; nothing is decided by it.
+/// What is counted of a shard's keys for people; no decision depends on it.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     pub hot: HotKeys,
     pub denied: Denied,
-    /// What candidates would have admitted and denied, by the names of their rules.
+    /// What limits on trial would have admitted and denied, by the names of their rules.
     pub tried: BTreeMap<Arc<str>, [u64; 2]>,
 }
 
 impl Watched {
-    /// Apart, so that what is admitted does not save the registers that this takes.
+    /// Not inlined, so that an admission does not save the registers that this needs.
     #[inline(never)]
     pub(super) fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
         self.hot.at(now, Kind::Denied).count(subject.digest, || (subject.policy, subject.key));
         self.denied.count(now, subject, decision);
     }
 
-    /// A candidate has decided.
+    /// Counts a decision of limits on trial.
     pub(super) fn tried(&mut self, rule: &Rule, decision: &Decision) {
         let index = usize::from(decision.verdict == Verdict::Deny);
         if let Some(counts) = self.tried.get_mut(&rule.policy) {

@@ -1,4 +1,4 @@
-//! What gathers in a turn is told at its end, or when it is much.
+//! Calls and answers that gather in a turn are handed over at its end, or when there are many.
 
 use std::sync::atomic::AtomicUsize;
 use std::task::{Poll, Wake};

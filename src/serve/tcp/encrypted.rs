@@ -1,8 +1,8 @@
 //! Takes TLS off a connection: a task between the client's socket and one end of a pair, whose other end is served
 //! as a client of the daemon's own socket is.
 //!
-//! So bounds on memory, on stalled clients and on half requests apply to what the client says and hears, and no line
-//! of a check's way knows TLS. The price is one more copy and one more wake-up for each turn of a conversation.
+//! So the bounds on memory, stalled clients and incomplete requests apply to the decrypted bytes, and no code on the
+//! path of a check knows TLS. The price is one more copy and one more wake-up for each turn of a conversation.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) fn split(
             if carry(from_client, to_served).await.is_err() {
                 return;
             }
-            // The client says no more, and may still read.
+            // The client sends nothing more, but may still read.
             std::future::pending::<()>().await;
         };
         // The daemon closes a connection whether or not its client does, so the last of its bytes ends it.
@@ -53,7 +53,7 @@ pub(super) fn split(
     Ok((served, carrying))
 }
 
-/// Carries bytes until there are no more, and then says so to the other side.
+/// Carries bytes until the reading side ends, and then closes the other side for writing.
 ///
 /// # Errors
 /// One side is broken, or takes nothing for [`STALL`].

@@ -15,8 +15,8 @@ use super::encrypted;
 use crate::serve::handed::Handed;
 use crate::serve::stream::Stream;
 
-/// A client that says nothing for so long is asked by the operating system whether it is there, that often and that
-/// many times. A host that was switched off says nothing, and its connections would count for ever.
+/// TCP keep-alive: after so long without a byte, the operating system probes the client at this interval and gives it
+/// up after so many probes. Without it, the connections of a host that was switched off would count for ever.
 const QUIET: Duration = Duration::from_secs(60);
 const BETWEEN: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
