@@ -7,13 +7,13 @@ use crate::core::entitled::{USES, generation, lapses, most};
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
 use crate::core::time::{Micros, Timestamp};
 
-/// Numbers of [`Sums`] and of [`Part`], in the order of their fields. Of a window the last three of the former are zero, and not
-/// stored.
+/// How many numbers [`Sums`] and [`Part`] are stored as, in the order of their fields. The last three of `Sums` are for
+/// buckets; for windows they are zero and not stored.
 pub(super) const SUMS: usize = 11;
 pub(super) const PART: usize = 5;
 
-/// What entitlements are counted in. A key whose limit was changed may have some of both kinds; a call sees those of its
-/// own limit.
+/// The unit in which entitlements are counted. A key whose limit was changed may have entitlements of several forms; a
+/// call sees those of its own limit's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Tokens of a fixed window: the fields `a` and `a:NODE`.
@@ -28,7 +28,7 @@ pub(super) enum Form {
 pub(super) const FORMS: usize = 3;
 
 impl Form {
-    /// That of a policy with these limits.
+    /// The form of a policy with these limits.
     pub(super) fn of(limits: &[Limit]) -> Self {
         match limits.first().map(|limit| limit.algorithm) {
             Some(Algorithm::Gcra) => Self::Bucket,
@@ -42,19 +42,24 @@ impl Form {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) generation: u64,
-    /// Tokens that nodes are entitled to which called in this generation, or in the one before.
+    /// What is set aside for nodes that last called in this generation, and for those that last called in the one
+    /// before.
     pub(super) entitled: [u64; 2],
-    /// The demand of those nodes.
+    /// The demand of the same nodes.
     pub(super) demand: [u64; 2],
-    /// A window, by its `Counter::at`, and what those are entitled to that have called in it, and ahead in the next. Of a bucket a period
-    /// of accounts, and those that have called in it, and in the one before. Of a sliding window the last number is what was set aside in
-    /// the window before for those that had not called in it.
+    /// `window` is the `Counter::at` of the latest window with a call, and `called` how much of `entitled` belongs to
+    /// nodes that have called. Of a fixed window, `called` has the calls in it and those ahead in the next one. Of a
+    /// sliding window, it has the calls in it, and then what was set aside in the window before for nodes that did not
+    /// call in that one. Of a bucket, `window` is a period of accounts, and `called` has the calls in it and in the one
+    /// before.
     pub(super) window: u64,
     pub(super) called: [u64; 2],
-    /// Of a bucket, until when silent nodes have been charged, and until when what is reported as spent counts as spent now.
+    /// Of a bucket: until when the spending of silent nodes was charged, and until when tokens that are reported as
+    /// spent count as spent at the time of the report.
     pub(super) charged_until: u64,
     pub(super) late_until: u64,
-    /// The parts of those who were silent when what is charged and lent last fitted beside what silent nodes may hold.
+    /// Of a bucket: the parts of the nodes that were silent when the bucket last had room for all that such nodes may
+    /// hold, beside what is charged and lent.
     pub(super) fitted: u64,
 }
 
@@ -64,11 +69,11 @@ pub(super) struct Part {
     pub(super) generation: u64,
     /// The most tokens that the node may believe in.
     pub(super) held: u64,
-    /// What it was given last.
+    /// What the last call assigned to it.
     pub(super) given: u64,
     pub(super) demand: u64,
-    /// The `Counter::at` of the last window in which it has called; one more where its part stays set aside all the same. Of a bucket
-    /// that period of accounts.
+    /// The `Counter::at` of the last window in which it has called; one more than that where its part stays set aside
+    /// although it called. Of a bucket, the last period of accounts in which it has called.
     pub(super) called: u64,
 }
 
@@ -86,8 +91,8 @@ impl Sums {
         [generation, now, before, demand[0], demand[1], window, called[0], called[1], charged_until, late_until, fitted]
     }
 
-    /// What was set aside of the sliding window before the one that begins at `at`, for nodes that had not called in it: of what was in
-    /// force until it was over.
+    /// What was set aside, when the sliding window before the one that begins at `at` ended, for nodes that had not
+    /// called in it.
     fn silent_before(&self, at: Timestamp, period: Micros) -> u64 {
         let ended = generation(Timestamp(at.0.saturating_sub(1)));
         let [now, before] = self.entitled;
@@ -102,7 +107,7 @@ impl Sums {
         before.generation == self.generation && before.last().is_some() && self.last().is_some()
     }
 
-    /// When nothing is set aside any more; `None`: nothing is.
+    /// When the last entitlement lapses; `None` when there is none.
     pub(super) fn last(&self) -> Option<Timestamp> {
         (self.entitled[0] + self.entitled[1] > 0).then(|| lapses(self.generation))
     }
@@ -117,21 +122,22 @@ impl Part {
         [self.generation, self.held, self.given, self.demand, self.called]
     }
 
-    /// Whether it has lapsed in a key that is in this generation.
+    /// Whether it has lapsed, in a key whose generation is that of `sums`.
     pub(super) fn has_lapsed(&self, sums: &Sums) -> bool {
         self.generation + 1 < sums.generation
     }
 }
 
-/// What is set aside of one key, during one call.
+/// The entitlements to one key, during one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aside {
     pub(super) sums: Sums,
-    /// That of the node that calls.
+    /// The calling node's.
     pub(super) part: Part,
     /// A generation begins with this call.
     pub(super) begins: bool,
-    /// What is set aside for others of this window, and of the next; all of it if the call frees nothing.
+    /// What is set aside of this window, and of the next, for nodes other than the caller (for the caller, too, if the
+    /// call frees nothing); `None` before [`Self::claim`].
     of_others: Option<[u64; 2]>,
     /// What the call has freed of the window that it is about.
     pub(super) freed: u64,
@@ -147,7 +153,8 @@ impl Aside {
     pub(super) fn new(mut sums: Sums, mut part: Part, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
         let (this, form) = (generation(now), Form::of(std::slice::from_ref(limit)));
         if form == Form::Sliding && sums.window != at.0 {
-            // Said of what is stored, before any of it lapses.
+            // Computed before the generation advances, because entitlements that lapse now were in force in that
+            // window.
             let before = sums.silent_before(at, limit.period);
             (sums.window, sums.called) = (at.0, [0, before]);
         }
@@ -168,17 +175,19 @@ impl Aside {
         Self { sums, part, begins, of_others: None, freed: 0, is_withheld: false, form, window: at.0, period }
     }
 
-    /// The window that it is about is the one with that `Counter::at`.
+    /// Changes which window this call is about, by its `Counter::at`.
     pub(super) fn of_window(&mut self, at: Timestamp) {
         self.window = at.0;
     }
 
-    /// Whether that is a call of the window after the one that it is about. Sliding windows are not lent ahead.
+    /// Whether a node that last called in `called` has called ahead, in the window after this one. Sliding windows are
+    /// not lent ahead.
     fn is_ahead(&self, called: u64) -> bool {
         self.form == Form::Window && called == self.window + self.period
     }
 
-    /// An acquire says what it knows of its node's entitlement, and is given another. `is_ahead`: it is about the next window.
+    /// Takes what an acquire says of its node's entitlement, and assigns the node a new one. `is_ahead`: the acquire is
+    /// about the next window.
     pub(super) fn claim(&mut self, limit: &Limit, now: Timestamp, claim: Claim, is_ahead: bool) {
         if !claim.frees.at(now) {
             return;
@@ -191,8 +200,9 @@ impl Aside {
         // Another process under this name may have spent its entitlement in this window.
         let mut stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
         if is_sliding && has_called {
-            // But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
-            // aside once more it would count twice, in this window and in the next.
+            // But an earlier call under this name freed it in this window: that call paid for what was spent of it, and
+            // from then on nobody spends it. If it were set aside once more, it would count twice, in this window and
+            // in the next.
             stays = false;
         }
         let place = usize::from(part.generation != sums.generation);
@@ -201,20 +211,23 @@ impl Aside {
         for (called, has_called) in sums.called.iter_mut().zip([has_called, has_called_ahead]) {
             *called = called.saturating_sub(if has_called { part.held } else { 0 });
         }
-        // A node says what it used since its last call, which may be a moment: an eighth of that counts.
+        // A claim's demand is what the node used since its last call, which may be a moment ago. So demand is smoothed:
+        // a new value counts for an eighth.
         let demand = if demand > 0 && part.demand > 0 { (7 * part.demand + demand).div_ceil(8) } else { demand };
         let (others, wanted) = (sums.entitled[0] + sums.entitled[1], sums.demand[0] + sums.demand[1] + demand);
         let target = if demand > 0 { (most(limit) * demand).div_ceil(wanted) } else { 0 };
         let given = target.min(USES * demand).min(most(limit).saturating_sub(others));
-        // What the node believes stays set aside until a call of it shows that it knows of less.
+        // A node that has not yet learned of a smaller entitlement may spend the larger one, so what it believes stays
+        // set aside.
         let held = believes.max(given).max(if stays { part.held } else { 0 });
         let frees = !stays && if is_ahead { !has_called_ahead } else { !has_called };
         self.freed = if frees { held } else { 0 };
         let has_called_ahead = !stays && (has_called_ahead || is_ahead);
         sums.entitled[0] += held;
         sums.demand[0] += demand;
-        // Of what stays the process before may have spent as much as there was: by how much it grew nobody may spend yet. Of a fixed
-        // window that is set aside too, until it ends.
+        // Where the part stays set aside, an earlier process may have spent as much as it was then (`part.held`). What
+        // it has grown by since, nobody can have spent, so a sliding window frees that. A fixed window keeps it set
+        // aside, too, until it ends.
         sums.called[0] += match stays {
             true if is_sliding => held - part.held,
             true => 0,
@@ -231,11 +244,13 @@ impl Aside {
         self.of_others = Some(sums.called.map(|called| all.saturating_sub(called)));
     }
 
-    /// The node has abandoned an acquire that waiters needed, and what that was lent goes back. It may have been to pay for what the
-    /// node has spent of its entitlement in this window, which it freed: so that is set aside again until the node calls once more.
-    /// Returns false, and does nothing, where others were lent it meanwhile and it would not fit beside what the counter, to which all
-    /// of it was credited, says: then what the acquire needed must stay charged. If more were lent and set aside than the limit, who
-    /// comes back would not be lent what it has to pay.
+    /// The node has abandoned an acquire that waiters needed, and the tokens that were lent for it go back. The acquire
+    /// may have freed the node's entitlement in this window, and its tokens may have been meant to pay for what the
+    /// node had spent of that. So the entitlement is set aside again until the node calls once more. Returns false, and
+    /// does nothing, if others were lent those tokens meanwhile, so that the entitlement does not fit beside
+    /// `credited`, the counter after the tokens went back; then the tokens that the acquire needed must stay charged.
+    /// Otherwise more would be lent and set aside than the limit, and a node that comes back could not be lent what it
+    /// has to pay.
     pub(super) fn withhold_again(&mut self, limit: &Limit, credited: &Counter, now: Timestamp) -> bool {
         let has_called_ahead = self.is_ahead(self.part.called);
         if !has_called_ahead && self.part.called != self.window {
@@ -262,36 +277,38 @@ impl Aside {
         self.of_others.is_some() || self.is_withheld
     }
 
-    /// Until when the key must be kept for the sake of nodes that may live on what is set aside; what of that is of a sliding window weighs for
-    /// one more, which is a minute at most.
+    /// Until when the key must be kept because nodes may admit checks by their entitlements. Of a sliding window it is
+    /// a minute more, because what they admit weighs on for one more window, which is a minute at most.
     pub(super) fn last(&self) -> Option<Timestamp> {
         let more = Micros::from_secs(if self.form == Form::Sliding { 60 } else { 0 });
         self.sums.last().map(|last| last + more)
     }
 
-    /// Whether the key is kept for the sake of what is set aside as long as it was before: in this generation, where something
-    /// was and is.
+    /// Whether entitlements keep the key for as long as they did before the call: they do if the generation is the same
+    /// and there were and are some.
     pub(super) fn keeps(&self, before: &Sums) -> bool {
         self.sums.keeps(before)
     }
 
-    /// What may be lent of the window, by a counter that was rolled to `now`.
+    /// How many tokens of the window may be lent; `counter` was rolled to `now`.
     pub(super) fn leaves(&self, limit: &Limit, counter: &Counter, now: Timestamp) -> u64 {
         self.of_others.map_or(0, |[others, _]| self.beside(counter, others).left(limit, now))
     }
 
-    /// Of so many tokens that are left of the next window, those that may be lent.
+    /// How many of the tokens that are left of the next window may be lent.
     pub(super) fn leaves_ahead(&self, left: u64) -> u64 {
         self.of_others.map_or(0, |[_, others]| left.saturating_sub(others))
     }
 
-    /// The counter as an answer tells it: what is set aside for others nobody can be lent.
+    /// The counter as an answer reports it: tokens that are set aside for others count as used, because nobody can be
+    /// lent them.
     pub(super) fn told(&self, counter: &Counter) -> Counter {
         self.beside(counter, self.shown())
     }
 
-    /// The counter beside so much that is set aside for others. Of a sliding window what was set aside before counts as used. What is set
-    /// aside now comes as the window before weighs less: where that is more, it takes the place of as much of it.
+    /// The counter with `others`, which is set aside for other nodes, counted as used. Of a sliding window, what was
+    /// set aside in the window before counts as used then. As that weighs less and less, the room goes to what is set
+    /// aside now; so `others` takes the place of as much of it and is not counted twice.
     fn beside(&self, counter: &Counter, others: u64) -> Counter {
         let used = counter.used.saturating_add(others).min(MAX_COUNT);
         let prev = match self.form {
@@ -301,7 +318,7 @@ impl Aside {
         Counter { used, prev, ..*counter }
     }
 
-    /// What is set aside of this window for nodes other than the one that calls.
+    /// What is set aside of this window for nodes other than the caller.
     pub(super) fn shown(&self) -> u64 {
         let Self { sums, part, window, .. } = self;
         let is_in = [*window, *window + 1].contains(&part.called) || self.is_ahead(part.called);

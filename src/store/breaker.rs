@@ -3,14 +3,13 @@
 //! A lost connection, a refusal or silence (defined in `pulse.rs`) opens the breaker at once. Where calls have
 //! deadlines, [`SILENCES`] late calls in a row open it too. While it is open every call fails without leaving the
 //! process, and the server's monitor probes in the background. After silence or a refusal one trial call goes before
-//! the others, because a server that answers PING may still be unable to run scripts. Nobody knows when the first call
-//! comes, perhaps long after the probe, so the others should wait for its outcome: `redis/gate.rs` sees to that, and
-//! here they would fail. Called by `redis/master.rs` and
-//! `redis/monitor.rs`, and by simulations.
+//! the others, because a server that answers PING may still be unable to run scripts. Other calls should wait for its
+//! outcome: `redis/gate.rs` lets them wait, and a call that came here before the outcome would fail. Called by
+//! `redis/master.rs` and `redis/monitor.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
-/// Late calls in a row that open the breaker.
+/// Late calls in a row that open the breaker, so that a single slow call does not.
 pub const SILENCES: u32 = 3;
 
 /// Wait between probes. It is doubled once `PATIENCE` of them have failed, so that a server that is away for long is

@@ -12,15 +12,16 @@ use crate::core::lifetime::{CENSUS, census_period};
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
-/// Records that a key may have beyond two for each counted node, before records of nodes that no longer ask are
-/// dropped.
+/// Records of nodes that no longer ask are dropped when a key has more than two for each counted node and so many
+/// besides, so that a key of few nodes is not searched in each census period.
 const SPARE_RECORDS: u64 = 16;
 
-/// Census periods of other limits have numbers that are further from the present one than that.
+/// A census period whose number is further than this from the present one was counted under other limits, with another
+/// length.
 const FAR: u64 = 16;
 
-/// For [`CALL_LIFE`] after a call the windows that it was about begin or end within that of now, either way, unless all of them are
-/// longer.
+/// How far from now, before or after, a window can begin or end that a call of the last [`CALL_LIFE`] was about, unless
+/// all its windows are longer than a census period can be.
 const NEAR: Micros = Micros(CENSUS.1.0 + CALL_LIFE.0);
 
 /// Numbers in one record.
@@ -63,11 +64,11 @@ pub(super) struct Lent {
     now: u64,
     /// Those that nodes reported in the period before.
     before: u64,
-    /// The number of this period: that of its first unit.
+    /// The number of this period, which is that of its first unit.
     period: u64,
-    /// How many units a period has; 0 while nothing was rolled, where no limit is a bucket.
+    /// How many units a period has; 0 before the first roll, and where no limit is a bucket.
     units: u64,
-    /// The number that was found with what is lent, and how many periods were over by then.
+    /// The period that was stored with `now`, and how many periods have ended since.
     found: u64,
     over: u64,
 }
@@ -89,7 +90,7 @@ struct Entitlements {
     parts: BTreeMap<Box<str>, Part>,
 }
 
-/// As the scripts write it: the numbers of the field `c`, in their order.
+/// The numbers of the scripts' field `c`, in their order.
 impl Census {
     pub(super) fn of([cid, now, before, again]: [u64; 4]) -> Self {
         Self { cid, now, before, fresh: again }
@@ -106,7 +107,8 @@ impl Lent {
         Self { now, before, period, ..Self::default() }
     }
 
-    /// Zeros while nothing is lent: then no period matters, and the scripts may have stored none.
+    /// The numbers of the scripts' field `o`. Zeros while nothing is lent, because then periods do not matter and the
+    /// scripts may have stored none.
     pub(super) fn numbers(&self) -> [u64; 3] {
         if self.total() == 0 { [0; 3] } else { [self.now, self.before, self.period] }
     }
@@ -129,15 +131,17 @@ impl Record {
 }
 
 impl Record {
-    /// Whether its last acquire may be of now or less than [`CALL_LIFE`] ago, by what it says beside its census period. `is_far`: that
-    /// has a number that is far from the present one. The limits of a policy may have changed a moment ago, and not for all
-    /// nodes yet; under other limits census periods are as long as others, so their numbers are far from these, before them or behind.
+    /// Whether its last acquire may be less than [`CALL_LIFE`] old, judged without its census period. That is needed
+    /// when the limits of a policy have just changed, perhaps not at all nodes yet: under other limits census periods
+    /// have another length, so their numbers say nothing about age. `is_far`: the record's census period has such a
+    /// number.
     fn may_be_of(&self, now: Timestamp, is_far: bool) -> bool {
-        // Those of accounts are the same for all buckets.
+        // Periods of accounts are counted in the same unit for all buckets, so they can be compared.
         if self.period > 0 {
             return (now.0 / gcra::UNIT.0).abs_diff(self.period) < gcra::PERIODS * gcra::LONGEST;
         }
-        // Under windows that all are longer, census periods are as long as they may be.
+        // If all windows were longer, census periods had their greatest length, so the number can be compared with one
+        // of that length.
         let is_of_long_windows = (now.0 / CENSUS.1.0).abs_diff(self.cid) <= 1 + self.kept_longer();
         let is_near = |at: &Timestamp| at.0 > 0 && now.0.abs_diff(at.0) <= NEAR.0;
         is_far && (is_of_long_windows || self.at.iter().any(is_near))
@@ -145,15 +149,15 @@ impl Record {
 }
 
 impl Record {
-    /// A return, a refund or a reset does not count its node, but the store has to remember it as long as it may be repeated. So a
-    /// record that is older has from now on the latest number by which its node counts as in neither period.
+    /// Keeps the record for as long as the return, refund or reset that it notes may be repeated. These do not count
+    /// their node in the census, so an old record gets the latest census period in which its node is not counted.
     fn remember(&mut self, census: &Census) {
         if self.cid > census.cid || self.cid < census.cid.saturating_sub(2) {
             self.cid = census.cid.saturating_sub(2);
         }
     }
 
-    /// Census periods for which a record is kept beyond those in which its node is counted.
+    /// Census periods for which a record is kept after those in which its node is counted.
     fn kept_longer(&self) -> u64 {
         if self.other > 0 { 2 } else { 0 }
     }
@@ -187,22 +191,22 @@ impl Census {
         }
     }
 
-    /// Nodes that asked in this period or the last; at least 1.
+    /// Nodes that asked in this period or the one before; at least 1.
     pub(super) fn nodes(&self) -> u64 {
         (self.before + self.fresh).clamp(1, u32::MAX.into())
     }
 }
 
 impl Lent {
-    /// The account as it is at `now`. Tokens that were not accounted for during two whole periods of so many units count as spent at
-    /// the end of the second, and are passed to `spent`. Under other limits, or by the scripts of an earlier build, periods may have another
-    /// length, and begin within one of these. What was lent in such a period counts as lent in the one in which that begins, under its own
-    /// number, by which others go.
+    /// The account as it is at `now`. Tokens that were not accounted for during two whole periods of so many units
+    /// count as spent at the end of the second, and are passed to `spent`. Other limits, and the scripts of earlier
+    /// builds, may have used periods of another length, which begin within one of these. Tokens lent in such a period
+    /// count in the present period in which it begins, but keep its number, because the records of nodes refer to it.
     pub(super) fn rolled(self, now: Timestamp, units: u64, mut spent: impl FnMut(u64, Timestamp)) -> Self {
         let unit = now.0 / gcra::UNIT.0;
         let (period, found) = (unit / units * units, self.period);
         if self.total() == 0 || found > unit {
-            // Nothing is lent, or a clock was set back: a period to come is none.
+            // Nothing is lent; or the store's clock was set back, and a period that has not begun cannot have lapsed.
             return Self { period, units, found: period, over: 0, ..self };
         }
         if found >= period {
@@ -236,12 +240,13 @@ impl Lent {
         self.now
     }
 
-    /// So many tokens were not renewed: they count as spent when this period is over.
+    /// Counts tokens that were not renewed as lent in the period before, so that they count as spent when this period
+    /// is over.
     pub(super) fn let_lapse(&mut self, tokens: u64) {
         self.before = (self.before + tokens).min(MAX_COUNT);
     }
 
-    /// The account that was just opened is as of the period before: nothing of it was renewed.
+    /// Moves the account that was just opened to the period before, because nothing of it was renewed.
     pub(super) fn backdate(&mut self, record: &mut Record) {
         self.now = self.now.saturating_sub(record.lent);
         self.before = (self.before + record.lent).min(MAX_COUNT);
@@ -253,7 +258,7 @@ impl Lent {
         self.periods_ago(record).is_some()
     }
 
-    /// In which of the two they are: 0 for `now`, 1 for `before`.
+    /// In which of the two its tokens are: 0 for `now`, 1 for `before`; `None` if in neither.
     fn periods_ago(&self, record: &Record) -> Option<u64> {
         let is_own = self.found.is_multiple_of(self.units());
         let last = if is_own { self.units() } else { 1 };
@@ -278,8 +283,8 @@ impl Lent {
     }
 }
 
-/// After so many census periods a node that has not asked has no open account, and of a record that tells of a return, a refund or a
-/// reset how many more than [`Record::kept_longer`] it is kept.
+/// For how many census periods after its last acquire a node may have an open account; and how many a record of a
+/// return, refund or reset is kept before those of [`Record::kept_longer`].
 fn kept_for(limits: &[Limit], units: u64) -> (u64, u64) {
     let has_accounts = limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
     let accounts = gcra::lease_life(units).0.div_ceil(census_period(limits).0);
@@ -304,10 +309,11 @@ impl Nodes {
         self.records.get(node)
     }
 
-    /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not
-    /// ask in the last two periods are dropped; under GCRA not before their accounts are closed, because without its record
-    /// what a node holds would count as lent once more when it renews its account. Nor where it may have asked just now under
-    /// other limits, or have returned something: without its record, a call that is repeated would be executed again.
+    /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not ask
+    /// in the last two periods are dropped; under GCRA not before their accounts are closed, because a node that renews
+    /// its account without a record would count its tokens as lent once more. Records of nodes that may have asked just
+    /// now under other limits, or have returned something, stay as well: without its record, a repeated call would be
+    /// executed again.
     pub(super) fn asked(
         &mut self,
         now: Timestamp,
@@ -382,7 +388,7 @@ impl Nodes {
         self.aside[form as usize].as_ref()?.parts.get(node).copied()
     }
 
-    /// Replaces what is set aside, of which one node is known.
+    /// Replaces what is set aside, with the part of one node.
     pub(super) fn put_aside(&mut self, form: Form, node: &str, sums: Sums, part: Option<Part>) {
         let mut entitlements = Entitlements { sums, ..Entitlements::default() };
         if let Some(part) = part {
@@ -397,7 +403,7 @@ impl Nodes {
         self.aside[form as usize] = before.aside[form as usize].take();
     }
 
-    /// Records what a node was entitled to. Entitlements that have lapsed are dropped when a generation begins.
+    /// Records a node's new entitlement. Entitlements that have lapsed are dropped when a generation begins.
     pub(super) fn claimed(&mut self, form: Form, node: &str, sums: Sums, part: Part, begins: bool) {
         let aside = self.aside[form as usize].get_or_insert_default();
         aside.sums = sums;

@@ -81,8 +81,8 @@ pub fn field_of_node(node: &str) -> Vec<u8> {
 }
 
 impl Excerpt {
-    /// The counter that an answer tells, as the store counts: without the tokens that are set aside for other nodes than the one that the
-    /// excerpt is of, which answers count as used.
+    /// The store's own counter behind one that an answer reported: answers count tokens that are set aside for other
+    /// nodes as used, and this does not.
     #[must_use]
     pub fn counted(&self, limit: &Limit, now: Timestamp, told: Counter) -> Counter {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
@@ -99,8 +99,8 @@ impl Excerpt {
         Counter { used: told.used.saturating_sub(aside), prev, ..told }
     }
 
-    /// The most that an acquire of this node may charge a bucket of which parts are set aside, beside what it is lent and owes: for nodes
-    /// that have been silent, time and tokens; and whether what is reported as spent counts as spent now.
+    /// The most that an acquire of this node may charge a bucket for nodes that were silent, as time and as tokens,
+    /// beside what it is lent and owes; and whether tokens that it reports as spent count as spent now.
     #[must_use]
     pub fn silence(&self, limit: &Limit, now: Timestamp) -> (Micros, u64, bool) {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
@@ -109,13 +109,13 @@ impl Excerpt {
         (charge, tokens, silent.is_late(now))
     }
 
-    /// Those of each window that are set aside for this one, in any case.
+    /// Tokens of each window that stay set aside for this node.
     #[must_use]
     pub fn entitled(&self) -> u64 {
         self.part.map_or(0, |[_, held, ..]| held)
     }
 
-    /// Whether two excerpts are equal in everything but the expiry of the key.
+    /// Whether two excerpts are equal but for the key's expiry.
     #[must_use]
     pub fn says_as(&self, other: &Self) -> bool {
         let counters = |excerpt: &Self| excerpt.counters.map(Option::unwrap_or_default);

@@ -255,8 +255,8 @@ impl MemoryStore {
         Ok(view.grant(granted, Standing::New))
     }
 
-    /// Until when the key is kept after an acquire. The scripts write that anew only where it can have changed, so it stays as
-    /// it was where neither the census has changed nor anything by which it is reckoned.
+    /// Until when the key is kept after an acquire. The scripts write the expiry only when the census or something that
+    /// it is computed from has changed, so otherwise it stays as it was here, too.
     fn expires(&self, view: &View<'_>, ask: &Acquire) -> Timestamp {
         let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
             (Some(head), [limit], Some(nodes))
@@ -267,7 +267,8 @@ impl MemoryStore {
                     && nodes.census() == view.census =>
             {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
-                // What is set aside keeps it for longer than a sliding window, whose length is not stored.
+                // Entitlements keep the key for longer than a sliding window lasts, so the expiry is the same for all
+                // calls in one window. The window is known by its start, because its length is not stored.
                 let is_sliding = view.aside.is_some() && limit.algorithm == Algorithm::Sliding;
                 let is_same = is_sliding && before.at == view.counters[0].at && !before.is_unopened();
                 (is_same || lifetime::lasts_as_before(limit, &before, &view.shown()[0])).then_some(head.expires)
@@ -292,8 +293,8 @@ impl MemoryStore {
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        // A node that never had an answer for this key knows no epoch. It returns tokens all the same where it voids
-        // its own acquire, whose answer was lost.
+        // A node that never had an answer for this key knows no epoch. Its return counts all the same if it voids its
+        // own acquire, whose answer was lost.
         let knows = |head: Head| head.epoch == epoch || epoch == 0 && voids.is_some();
         if !view.head.is_some_and(knows) {
             return view.grant(0, Standing::New);
@@ -319,7 +320,7 @@ impl MemoryStore {
             // This return credited an account that had lapsed. Tokens that the node keeps of it may still be spent,
             // so they are lent again.
             view.lent.open(&mut record, before.map_or(0, |_| held.min(MAX_COUNT)));
-            // While others are silent a return renews nothing, which no node takes it to do.
+            // While other nodes are silent, a return renews no account; no node relies on it to do so.
             if view.silent.is_some_and(|silent| silent.is_any()) && was + 1 == view.lent.period() {
                 view.lent.backdate(&mut record);
             }
@@ -396,7 +397,8 @@ impl MemoryStore {
         if view.id != 0 {
             let mut after = Nodes::reset(nodes.as_ref(), view.node, view.id, view.census);
             if let Some(nodes) = nodes.filter(|_| view.aside.is_some() || view.silent.is_some()) {
-                // A node that has lost the store hears of no reset, and goes on within its entitlement.
+                // A node that has lost the store does not learn of the reset and goes on within its entitlement, so
+                // that stays set aside.
                 after.keep_aside(Form::of(view.limits), nodes);
             }
             self.nodes.insert(view.digest, after);
@@ -405,7 +407,7 @@ impl MemoryStore {
             view.counters[index].roll(limit, view.now);
         }
         if let Some(aside) = &mut view.aside {
-            // Under a limit that was changed, the window that is open now may be another.
+            // If the limit was changed, the open window may be another one.
             aside.of_window(view.counters[0].at);
         }
         (view.head, view.lent) = (Some(head), Default::default());
@@ -413,7 +415,7 @@ impl MemoryStore {
     }
 }
 
-/// Until when a key of one limit is kept that nothing is leased of. Few checks need it.
+/// Until when a key of one limit is kept of which nothing is leased.
 #[cold]
 fn expires_at(limits: &[Limit], counter: Counter, now: Timestamp) -> Timestamp {
     lifetime::expires_at(limits, &[counter], now, gcra::units(limits))

@@ -1,4 +1,5 @@
-//! What the memory store makes room for in a bucket when a node falls silent: see `lua/silent.lua`, which has the same steps.
+//! How the memory store accounts for silent nodes, which may spend their part of a bucket unseen: see `lua/silent.lua`,
+//! which has the same steps.
 //!
 //! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
 
@@ -9,14 +10,15 @@ use crate::core::gcra;
 use crate::core::limit::Limit;
 use crate::core::time::{Micros, Timestamp};
 
-/// The most that a node's demand counts, as in the scripts: so the sum over 65,536 nodes fits into the six bytes that it has there.
+/// The most that a node's demand counts, as in the scripts: the sum over 65,536 nodes then fits into the six bytes that
+/// it has there.
 const MOST_DEMAND: u64 = u32::MAX as u64;
 
-/// What silent nodes have of one key, during one call.
+/// The parts of a bucket that are set aside, during one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silent {
     pub(super) sums: Sums,
-    /// The part of the node that calls.
+    /// The calling node's part.
     pub(super) part: Part,
     /// A generation begins with this call.
     pub(super) begins: bool,
@@ -24,15 +26,15 @@ pub(super) struct Silent {
     period: u64,
     burst: u64,
     depth: Micros,
-    /// What a token costs, in whole microseconds.
+    /// The time in which one token leaks, in whole microseconds.
     whole: u64,
     /// Parts that have lapsed since the last call, in millionths.
     lapsed: u64,
-    /// What silent nodes may have spent since they were charged last.
+    /// What silent nodes may have spent since they were last charged, as time.
     charge: Micros,
     /// The call is an acquire that came in time: it may be lent something, and its node is not silent.
     frees: bool,
-    /// Of what the node holds, what was not renewed.
+    /// How many of the tokens that the node holds were not renewed.
     pub(super) not_kept: u64,
 }
 
@@ -85,9 +87,9 @@ impl Silent {
         if silent > 0 && sums.charged_until > 0 && sums.charged_until < now.0 {
             let passed = (now.0 - sums.charged_until).min(2 * GENERATION.0);
             this.charge = Micros((passed * silent).div_ceil(WHOLE));
-            // A bucket in which more is charged and lent than leaves room for nodes that have just fallen silent lends nothing. It
-            // leaks faster than their shares fill, so until it has made that room they are not charged
-            // (`docs/decisions/0013-entitlements.md`, "Why it is sound").
+            // A bucket lends nothing while what is charged and lent leaves too little room for nodes that have just
+            // fallen silent. It leaks faster than their parts fill, so these nodes are not charged until the room is
+            // there (`docs/decisions/0013-entitlements.md`, "Why it is sound").
             if sums.fitted < silent {
                 let since = Timestamp(sums.charged_until);
                 let over = this.over_at(since, at, lent).saturating_sub(this.depth.0);
@@ -104,7 +106,7 @@ impl Silent {
         (entitled[0] + entitled[1]).saturating_sub(called[0] + called[1]).min(WHOLE)
     }
 
-    /// What is charged and lent at that time, with what silent nodes may hold, as time; rounded down.
+    /// The sum of what is charged and lent at that time and what silent nodes may hold, as time, rounded down.
     fn over_at(&self, time: Timestamp, at: Timestamp, lent: u64) -> u64 {
         let tokens = lent.saturating_add(burst_of(self.burst, self.silent())).min(2 * self.burst);
         tokens.saturating_mul(self.whole).saturating_add(at.since(time).0)
@@ -127,13 +129,15 @@ impl Silent {
         self.silent() > 0
     }
 
-    /// Whether what is reported as spent counts as spent now, and not when it was. While silent nodes are charged, the bucket leaks more
-    /// slowly, so it has not forgotten as much of what was spent some time ago as its whole rate would say.
+    /// Whether tokens that are reported as spent count as spent now instead of when they were spent. While silent nodes
+    /// are charged, the bucket leaks more slowly than its rate, so less of earlier spending has leaked away than its
+    /// age would say.
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
         self.is_any() || now.0 < self.sums.late_until
     }
 
-    /// An acquire charges what silent nodes may have spent: so much time, and so many tokens of those whose parts have lapsed.
+    /// What an acquire charges for silent nodes: time for those that may still be spending, and tokens for those whose
+    /// parts have lapsed.
     pub(super) fn charge(&mut self, now: Timestamp, frees: Frees, periods: Micros) -> (Micros, u64) {
         self.frees = frees.at(now);
         if !self.frees {
@@ -146,7 +150,8 @@ impl Silent {
         (std::mem::take(&mut self.charge), burst_of(self.burst, self.lapsed))
     }
 
-    /// The acquire says what it knows of its node's part, and is given another. Returns the tokens that the node owes.
+    /// Takes what an acquire says of its node's part, and assigns the node a new one. Returns the tokens that the node
+    /// owes.
     pub(super) fn claim(&mut self, claim: Claim) -> u64 {
         if !self.frees {
             return 0;
@@ -169,7 +174,8 @@ impl Silent {
         let all = sums.demand[0] + sums.demand[1] + demand;
         let target = if demand > 0 { (MOST_PPM * demand).div_ceil(all) } else { 0 };
         let given = target.min(MOST_PPM.saturating_sub(sums.entitled[0] + sums.entitled[1]));
-        // What the node believes stays its own until a call of it shows that it knows of less.
+        // A node that has not yet learned of a smaller part may spend by the larger one, so what it believes stays its
+        // own.
         let held = believes.max(given);
         sums.entitled[0] += held;
         sums.demand[0] += demand;
@@ -178,8 +184,9 @@ impl Silent {
         owes
     }
 
-    /// Of so many tokens that the node holds, those that are renewed: accounts are renewed only up to what silent nodes leave. `now` are
-    /// lent in this period already; `same` is what this node's account came to, if it was one of this period.
+    /// How many of the tokens that the node holds are renewed: all accounts together are renewed only up to what silent
+    /// nodes leave. `now` tokens are lent in this period already; `same` is what this node's account had, if it was
+    /// opened in this period.
     pub(super) fn keep(&mut self, held: u64, now: u64, same: Option<u64>) -> u64 {
         let aside = burst_of(self.burst, self.silent());
         if aside == 0 {
@@ -190,13 +197,14 @@ impl Silent {
         held - self.not_kept
     }
 
-    /// The most that an acquire of this node may be charged beside what it is lent, for nodes that were silent before it.
+    /// The most that an acquire of this node may be charged for nodes that were silent before it, beside what it is
+    /// lent.
     pub(super) fn due(&self) -> (Micros, u64) {
         let own = if self.calls_in_time() { 0 } else { self.part.held };
         (self.charge, burst_of(self.burst, self.lapsed).saturating_add(burst_of(self.burst, own)))
     }
 
-    /// Of so many tokens that are left, those that may be lent.
+    /// How many of the tokens that are left may be lent.
     pub(super) fn leaves(&self, left: u64) -> u64 {
         if self.frees { left.saturating_sub(burst_of(self.burst, self.silent())) } else { 0 }
     }
@@ -211,7 +219,7 @@ impl Silent {
         self.frees
     }
 
-    /// What nobody can be lent because others are silent.
+    /// Tokens that nobody can be lent because nodes other than the caller are silent.
     pub(super) fn shown(&self) -> u64 {
         let own = if self.calls_in_time() { 0 } else { self.part.held };
         burst_of(self.burst, self.silent().saturating_sub(own))

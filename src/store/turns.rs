@@ -1,10 +1,11 @@
 //! Fair queueing: orders what waits by who asked for it. Users take turns, and within a user its connections take
 //! turns.
 //!
-//! An asker who wants little waits for no more than one turn of each other, however much those ask for (after Nagle,
-//! "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came, so they
-//! wait in one line. When somebody else asks about the key whose line is shorter, they all move there: the turns of that
-//! asker are used for them. Knows neither calls nor servers. Called by `redis/gate.rs` and by `serve/turnstile.rs`.
+//! An asker who wants little waits for no more than one turn of each other asker, however much those ask for (after
+//! Nagle, "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came,
+//! so they wait in one line. When somebody else asks about the key whose line is shorter, they all move there: the
+//! turns of that asker are used for them. Knows neither calls nor servers. Called by `redis/gate.rs` and by
+//! `serve/turnstile.rs`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -207,7 +208,7 @@ impl<T> Turns<T> {
         self.shrink(place.asker, moved.len());
         let line = self.line(asker, moved.len());
         for item in moved {
-            // A line is ordered by numbers, and those that move came before some that wait there.
+            // A line is ordered by number, and moved items may be older than items that wait there.
             let at = line.partition_point(|other| other.number < item.number);
             line.insert(at, item);
         }
@@ -222,7 +223,8 @@ impl<T> Turns<T> {
         let line = user.lines.get_mut(&connection)?;
         let Item { key, thing, .. } = line.pop_front()?;
         user.len -= 1;
-        // Both have had their turn. An empty line takes no more, nor does a user without any.
+        // The user and its connection have had their turn and go to the end. An empty line, and a user without lines,
+        // are removed.
         user.order.pop_front();
         if line.is_empty() {
             let line = user.lines.remove(&connection);
@@ -275,7 +277,7 @@ impl<T> Turns<T> {
         })
     }
 
-    /// So many items have left the line of an asker, which takes no more turns once it is empty.
+    /// Accounts for items that were taken out of an asker's line; an empty line is removed from the turns.
     fn shrink(&mut self, asker: Asker, fewer: usize) {
         let Some(user) = self.users.get_mut(&asker.user) else { return };
         user.len -= fewer;
@@ -302,7 +304,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Removes who takes no more turns.
+/// Removes a user or connection from the order of turns.
 fn remove(order: &mut VecDeque<u64>, gone: u64) {
     order.retain(|other| *other != gone);
 }

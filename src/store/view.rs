@@ -69,7 +69,8 @@ impl View<'_> {
         self.aside.map(|aside| aside.part).or(self.silent.map(|silent| silent.part))
     }
 
-    /// The counters as an answer tells them: what is set aside for other nodes nobody can be lent, so it counts as used.
+    /// The counters as an answer reports them: tokens that are set aside for other nodes count as used, because nobody
+    /// can be lent them.
     fn told(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = self.shown();
         if let Some(aside) = &self.aside {
@@ -240,7 +241,7 @@ impl View<'_> {
         }
     }
 
-    /// An acquire says what it knows of what is set aside for its node.
+    /// Takes what an acquire says of its node's entitlement.
     pub(super) fn claim(&mut self, ask: &Acquire) {
         if let Some(aside) = &mut self.aside {
             let is_ahead = ask.window == Window::Next { begins: self.counters[0].at };
@@ -250,7 +251,8 @@ impl View<'_> {
         self.spend(owes, self.now);
     }
 
-    /// Charges a bucket with what silent nodes may have spent. Returns the acquire as it counts then.
+    /// Charges a bucket with what silent nodes may have spent. Returns the acquire with the ages that its spending has
+    /// then.
     pub(super) fn charge_silent(&mut self, ask: &Acquire) -> Acquire {
         let Some(silent) = &mut self.silent else { return *ask };
         let ages = if silent.is_late(self.now) { JUST_NOW } else { ask.ages };
@@ -265,7 +267,8 @@ impl View<'_> {
         Acquire { ages, ..*ask }
     }
 
-    /// Of what the node holds of a bucket, only what silent nodes leave is renewed. `closed` is what it was lent.
+    /// Renews what the node holds of a bucket, as far as silent nodes leave room. `closed` is what the closed account
+    /// had. Returns the acquire with the renewed tokens.
     pub(super) fn renew(&mut self, ask: &Acquire, closed: Option<u64>) -> Acquire {
         let Some(silent) = &mut self.silent else { return *ask };
         let is_same =
@@ -276,7 +279,7 @@ impl View<'_> {
         Acquire { held, ..*ask }
     }
 
-    /// What an acquire that is answered once more may not keep of what it said it holds.
+    /// Notes, for an acquire that is answered once more, how many of the tokens that it holds were not renewed.
     pub(super) fn note_not_kept(&mut self, record: &Record, ask: &Acquire) {
         let kept = record.lent.saturating_sub(record.granted.saturating_sub(record.granted.min(ask.need)));
         if let Some(silent) = self.silent.as_mut().filter(|_| self.lent.is_open(record)) {
@@ -349,11 +352,11 @@ impl View<'_> {
         }
         let nodes = self.census.nodes();
         let capacity = self.limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        // Of a window the lots may become small, because its tail is shared down to the last token. A bucket refills
-        // all the time, and is lent in larger lots.
+        // A window's lots may become small, because its last tokens are shared one by one. A bucket refills all the
+        // time, so it is lent in larger lots.
         let parts = if self.limits.iter().all(Limit::trickles) { 2 } else { 32 };
         let part = ask.need.max(left.div_ceil(nodes)).max(capacity.div_ceil(parts * nodes));
-        // Its own part nobody else takes.
+        // What the call has freed of its own entitlement is lent to nobody else.
         let part = part.max(self.aside.map_or(0, |aside| aside.freed));
         ask.want.max(ask.need).min(left).min(part)
     }
@@ -364,13 +367,12 @@ impl View<'_> {
         std::array::from_fn(|index| if used(index) { self.counters[index].at } else { Timestamp(0) })
     }
 
-    /// When the store drops the key after this call, unless another one comes.
+    /// When the store drops the key if no further call comes.
     pub(super) fn expires_at(&self) -> Timestamp {
         self.or_as_aside(lifetime::expires_at(self.limits, &self.shown(), self.now, self.lent.units()))
     }
 
-    /// The later of a time, and of that until which the key is kept because nodes may live on what is set aside for them: it has to
-    /// be known that it is.
+    /// The later of `expires` and the time until which entitlements keep the key.
     pub(super) fn or_as_aside(&self, expires: Timestamp) -> Timestamp {
         let of_bucket = || self.silent.and_then(|silent| silent.sums.last());
         let last = self.aside.map_or_else(of_bucket, |aside| aside.last());

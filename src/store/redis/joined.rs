@@ -24,12 +24,12 @@ const MOST: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Joined {
     count: usize,
-    /// The script for one of them.
+    /// The script that each of them would be sent with by itself.
     alone: Option<&'static Script>,
-    /// The script for all of them.
+    /// The script that takes all of them.
     together: Option<&'static Script>,
     node: Vec<u8>,
-    /// The arguments of the first of them: what it says for itself, and about its limit.
+    /// The arguments of the first of them, for the case that it remains the only one.
     head: Vec<u8>,
     limit: Vec<u8>,
     /// Key after key, and what each call says for itself, as they are sent.
@@ -45,7 +45,7 @@ impl Joined {
         self.count
     }
 
-    /// Adds a call; false where it is none of these, or there are enough of them.
+    /// Adds a call; false if it cannot share a command with these, or there are [`MOST`] already.
     pub(super) fn add(&mut self, caller: &Caller<'_>, call: &Call) -> bool {
         let Some(together) = Script::of_many(call).filter(|_| self.count < MOST) else { return false };
         let (mut place, mut fits) = (0, true);
@@ -77,7 +77,7 @@ impl Joined {
         true
     }
 
-    /// Writes their command, and forgets them. One that is alone is written as it always is.
+    /// Writes their command, and forgets them. A single call is written as if nothing could be joined.
     pub(super) fn write(&mut self, line: &mut Vec<u8>) {
         match (self.count, self.alone, self.together) {
             (1, Some(script), _) => {
@@ -190,7 +190,7 @@ mod tests {
             let calls: Vec<_> = (0..count as u64).map(|key| call(key.into(), "10/1s fixed", acquire(key))).collect();
             assert!(calls.iter().all(|call| joined.add(&CALLER, call)));
             assert_eq!(joined.count(), count);
-            // No more than that.
+            // There are never more than `MOST`.
             assert!(count < MOST || !joined.add(&CALLER, &calls[0]));
             let command = match count {
                 1 => evalsha::command(&CALLER, &calls[0], false),
@@ -252,7 +252,7 @@ mod tests {
         assert!(seen(&told)[0].contains("fails"));
         let told = Answers::read(Reply::Value(error), 2);
         assert!(told.is_error_of_all() && seen(&told).iter().all(|said| said.contains("fails")));
-        // Cut short, of too few, and nothing of ours: none is taken for another's.
+        // Answers that are cut short, for too few calls, or not the script's: no call takes another's part of them.
         for strange in [Value::BulkString(one), Value::Array(vec![Value::Nil]), Value::Nil, Value::BulkString(vec![])] {
             let told = Answers::read(Reply::Value(strange.clone()), 2);
             assert_eq!(seen(&told), [format!("{strange:?}"), format!("{strange:?}")]);

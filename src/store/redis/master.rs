@@ -264,8 +264,8 @@ impl Inner {
             Some(ServerRefusal::Moved(place)) => Some(Failure::Moved(place)),
             Some(ServerRefusal::Ask(place)) => Some(Failure::Ask(place)),
             Some(ServerRefusal::NoScript) => Some(Failure::NoScript),
-            // The script was stopped at one of several keys. Those before it were executed. (What makes a server `Away` it
-            // says before the first write of a script, and of the others nothing is known to be there.)
+            // The script was stopped at one of several keys, and the calls before it were executed, so the outcome of
+            // each is unknown. (Refusals that mean `Away` come before a script's first write.)
             Some(ServerRefusal::Rejected(said)) if answer.is_error_of_several => {
                 tracing::warn!(server = %self.address, said, "store: a script for several keys failed");
                 Some(Failure::Unknown)

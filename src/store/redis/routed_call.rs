@@ -52,8 +52,8 @@ impl CallContext {
     }
 
     /// How long a call may wait to leave. Nobody waits for the answer to a return, but its tokens are lost until the
-    /// window ends if it never leaves, so it may wait longer. So may an acquire of the node itself: turned down, it would only
-    /// be sent again, and a check that waits for it by then hurries it.
+    /// window ends if it never leaves, so it may wait longer. So may an acquire that no check waits for: if it were
+    /// turned down, it would only be sent again. A check that comes to wait for it meanwhile hurries it.
     fn patience(&self, asker: Asker, op: &Op) -> Micros {
         let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
         // The answer must also come back before the deadline, so an eighth of the time is kept for that.

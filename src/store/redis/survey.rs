@@ -25,7 +25,7 @@ use crate::core::time::Micros;
 /// Longest wait for all that one server is asked.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Trips of which the middle one counts.
+/// Round trips that are measured; the median counts.
 const TRIPS: usize = 9;
 
 /// Settings that `INFO` does not tell.
@@ -49,7 +49,7 @@ try('HDEL', key, 'f')
 try('DEL', key)
 return failed";
 
-/// A script that may be loaded and called by its hash.
+/// A script without effect, to see whether scripts may be loaded and called by their hash.
 const NOTHING: &str = "return 1";
 
 /// What all servers of a store said.
@@ -78,7 +78,7 @@ pub struct Surveyed {
     pub is_replica: bool,
     /// Why it could not be asked.
     pub problem: Option<String>,
-    /// A trip there and back.
+    /// A round trip.
     pub trip: Option<Micros>,
     /// Its clock less ours, in milliseconds.
     pub ahead_ms: Option<i64>,

@@ -1,7 +1,8 @@
-//! A server in this process that knows our scripts and nothing else: the memory store behind their arguments and replies.
+//! A stand-in for Redis in this process that executes our scripts and nothing else: it reads their arguments, asks the
+//! memory store, and writes their replies.
 //!
-//! For `rationd demo` on a machine without Redis. The memory store counts as the scripts do, so what a fleet does with it is
-//! what it does with Redis; commands come as bytes and go as bytes, and whoever listens carries them. Reads arguments as
+//! For `rationd demo` on a machine without Redis. The memory store counts as the scripts do, so a fleet behaves with it
+//! as with Redis. Commands and replies are bytes here, which the caller receives and sends. Reads arguments as
 //! `store/script.rs` writes them. Knows no socket and no clock.
 
 use crate::core::call::{Acquire, Call, Claim, Frees, Grant, Known, Occupy, Op, Voided, Window};
@@ -13,10 +14,10 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::evalsha;
 use crate::store::script::{self, WIDTH};
 
-/// Keys that are held.
+/// Most keys that are held.
 const MOST: usize = 100_000;
 
-/// What clients and monitors of every server ask it beside the scripts.
+/// The answer to `INFO`, which the monitor asks for.
 const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
                     maxmemory_policy:noeviction\r\n";
 
@@ -27,7 +28,7 @@ const REFUSED: &[u8] = b"-ERR this server runs rationd's scripts only\r\n";
 
 const FULL: &[u8] = b"-OOM the twin holds as many keys as it may\r\n";
 
-/// The server.
+/// The stand-in.
 #[derive(Debug)]
 pub struct Twin {
     counters: MemoryStore,
@@ -64,13 +65,13 @@ impl Twin {
             (b"EVALSHA", [_, script, keys, arguments @ ..]) if *script == evalsha::sha(script::many()).as_bytes() => {
                 self.answer_many(now, keys, arguments).unwrap_or_else(|| REFUSED.to_vec())
             }
-            // What a build for 64 bits writes of 2^52.
+            // What Redis on a 64-bit machine writes for 2^52: see `evalsha::check_introduction`.
             (b"EVAL", [_, _, b"0"]) => bulk(&(1_u64 << 52).to_string()),
             _ => REFUSED.to_vec(),
         }
     }
 
-    /// The calls that a command makes with a script, each with the node that makes it; `None`: it makes none.
+    /// The calls of a script command, each with the node that makes it; `None` for any other command.
     #[must_use]
     pub fn calls(words: &[&[u8]]) -> Option<Vec<(String, Call)>> {
         match words {
@@ -82,7 +83,7 @@ impl Twin {
         }
     }
 
-    /// Executes acquires of so many keys, of which each but the limit is said of each.
+    /// Executes the acquires of several keys in one command, which share their limit.
     fn answer_many(&mut self, now: Timestamp, keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<u8>> {
         let mut told = Vec::new();
         for (node, call) in read_many(keys, arguments)? {
@@ -197,7 +198,7 @@ fn read_many(keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<(String, Call)>> {
     let keys = std::str::from_utf8(keys).ok()?.parse().ok()?;
     let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
     let call = |(key, head): (&&[u8], &&[u8])| {
-        // What it says for itself of its limit stands behind its numbers, unless that is nothing.
+        // A call's own part of the limit's argument stands behind its numbers, unless it is empty.
         let (head, own) = head.split_at_checked(HEAD)?;
         let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
         read(script::many().name, key, &[node, head, &[limit, own].concat()])

@@ -100,7 +100,7 @@ pub(super) struct Wire {
 struct SendBuffer {
     bytes: Vec<u8>,
     awaited: VecDeque<Awaited>,
-    /// The last of those awaited, whose commands are not in `bytes` yet.
+    /// Calls whose command is not in `bytes` yet; they are the last of those awaited.
     joined: Joined,
     /// Wakes the task, if it sleeps.
     sleeper: Option<Waker>,
@@ -112,7 +112,7 @@ impl SendBuffer {
         self.bytes.is_empty() && self.joined.count() == 0
     }
 
-    /// Adds a command to those that will be one, if it can be any of them.
+    /// Adds a command to those that will be sent as one, if it can share a command with them.
     fn join(&mut self, pending: &dyn Pending) -> bool {
         let joins = pending.join(&mut self.joined);
         if joins || self.joined.count() == 0 {
@@ -122,7 +122,7 @@ impl SendBuffer {
         pending.join(&mut self.joined)
     }
 
-    /// Writes those that will be one command. What comes after them goes behind them.
+    /// Writes the gathered commands as one; commands that come after it are written behind it.
     fn close(&mut self) {
         let count = self.joined.count();
         self.joined.write(&mut self.bytes);
@@ -365,7 +365,8 @@ fn deliver(awaited: &mut VecDeque<Awaited>, joins: &AtomicBool, now: Instant, re
             awaited.pop_front();
             let told = Answers::read(reply, count);
             if told.is_error_of_all() {
-                // The server may know the script no more, and learns it from no single call: they leave one by one.
+                // The server may have lost the script for several keys, which no single call brings along. So calls
+                // leave one by one until the monitor has loaded it again.
                 joins.store(false, Relaxed);
             }
             for place in 0..count {

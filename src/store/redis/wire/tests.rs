@@ -238,7 +238,7 @@ async fn calls_of_one_kind_are_one_command_where_the_server_is_a_single_one() {
     bench.answer("+OK\r\n+OK\r\n+OK\r\n").await;
     bench.heard(3).await;
     bench.wire.set_joins(true);
-    // Others go between them, and none overtakes another.
+    // Commands that cannot join stand between them, and none overtakes another.
     (1..=3).for_each(|number| bench.send_joining(number));
     bench.send(4, true);
     bench.send_joining(5);
@@ -272,7 +272,7 @@ async fn an_error_of_all_is_told_to_all_and_calls_leave_one_by_one_from_then_on(
     assert_eq!(bench.heard(2).await, [of_all(1), of_all(2)]);
     (3..=4).for_each(|number| bench.send_joining(number));
     assert_eq!(bench.read().await, "<3><4>");
-    // As many as there are: what is lost is lost of each.
+    // A lost connection is reported to each of the joined calls.
     bench.answer("+OK\r\n+OK\r\n").await;
     bench.heard(2).await;
     bench.wire.set_joins(true);
