@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::exit::{Code, ExitError};
 use crate::wire::value::Value;
 
-/// Longest wait for an answer where nobody else waits meanwhile.
+/// Longest wait for an answer by a command that asks one daemon.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends one command and waits for its answer.
@@ -44,10 +44,10 @@ pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Val
     ask_json_within(socket, words, PATIENCE)
 }
 
-/// The same, and whoever asks waits no longer than `patience` for each part of the answer.
+/// The same, but waits no longer than `patience` for each part of the answer.
 ///
 /// # Errors
-/// As of `ask_json`.
+/// As for [`ask_json`].
 pub(crate) fn ask_json_within(
     socket: &Path,
     words: &[&[u8]],

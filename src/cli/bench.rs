@@ -23,7 +23,7 @@ use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 
-/// Most keys that `--zipf` chooses of: a table takes eight bytes for each.
+/// Most keys that `--zipf` can choose from: its table takes eight bytes for each.
 const MOST_BY_ZIPF: u64 = 10_000_000;
 
 /// Arguments of `bench`.
@@ -86,7 +86,7 @@ pub(crate) struct BenchArgs {
     threads: u32,
 }
 
-/// `socket` is asked for only where no TCP address is loaded.
+/// Runs the benchmark. `socket` is called only if no TCP address is to be loaded.
 pub(crate) fn run(
     args: &BenchArgs,
     globals: &Globals,

@@ -1,7 +1,8 @@
-//! `rationd demo`: a fleet in this process that shares one limit, and all that may go wrong with it.
+//! `rationd demo`: a fleet in this process that shares one limit, and faults to try on it.
 //!
-//! The daemons are real: sockets, QUIC with certificates of their own, leases from a store that speaks RESP. Clients ask
-//! them, and the ledger counts at the clients. On a terminal somebody breaks things by keys; `--script` plays a story.
+//! The daemons are real: sockets, QUIC with certificates of their own, leases from a store that speaks RESP. Clients
+//! ask them, and the ledger counts at the clients. On a terminal a key press causes each fault; `--script` plays a
+//! story.
 
 mod gate;
 mod ledger;

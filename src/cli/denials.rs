@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DenialsArgs, globals: &Globals, socket: &Path) -> anyho
     Ok(Code::Ok.into())
 }
 
-/// One entry for each key, limit and reason, of those of many seconds.
+/// Merges the daemon's entries, of which each is about one second, into one for each key, limit and reason.
 fn merge(told: impl Iterator<Item = Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     let mut known: std::collections::HashMap<String, usize> = std::collections::HashMap::new();

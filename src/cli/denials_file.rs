@@ -29,7 +29,7 @@ pub(super) struct DenialsFile {
 enum Order {
     /// These lines are appended.
     Append(String),
-    /// Whoever waits here is told that all lines before are written.
+    /// Report here once all lines before are written.
     Tell(SyncSender<()>),
 }
 
@@ -64,10 +64,11 @@ impl DenialsFile {
         })
     }
 
-    /// Waits until what it took so far is written, `most` at most: the process that ends takes the thread with it.
+    /// Waits until the lines that were taken so far are written, but at most for `most`. It is for the end of the
+    /// process, which ends the thread as well.
     pub(super) fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
-        // Where there is no room for it, the file has stalled for seconds.
+        // If the queue is full, the file has stalled for seconds, and waiting would not help.
         if self.orders.try_send(Order::Tell(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
@@ -88,7 +89,7 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
         let text = match order {
             Order::Append(text) => text,
             Order::Tell(done) => {
-                // Whoever has waited for too long is gone.
+                // Fails if the caller has stopped waiting.
                 let _ = done.try_send(());
                 continue;
             }
@@ -115,7 +116,7 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
                 lost += text.lines().count();
             }
         }
-        // Lines are dropped while this thread stalls above, so they are told of as soon as it goes on.
+        // Lines are dropped while this thread stalls in a write, so they are reported as soon as the write has ended.
         let dropped = shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             tracing::warn!(lines = dropped, "lines about denials were dropped: denials.file did not keep up");
@@ -123,12 +124,12 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
     }
 }
 
-/// Appends lines, or none of them: what is written later would be appended to the part of a line that had room.
+/// Appends all lines or none. If a part of a line stayed in the file, the next lines would be appended to it.
 fn append(file: &mut File, text: &str) -> io::Result<()> {
     let before = file.metadata()?.len();
     let written = file.write_all(text.as_bytes());
     if written.is_err() {
-        // What is no file on a disk, like a pipe, cannot be made shorter.
+        // Fails for what is no file on a disk, such as a pipe, which cannot be shortened.
         let _ = file.set_len(before);
     }
     written
@@ -147,11 +148,11 @@ mod tests {
         assert!(made.success());
         let file = DenialsFile::start(path).expect("a thread");
         let sink = file.sink();
-        // One may be with the thread, beside those that wait.
+        // The thread may have one batch, beside those in the queue.
         (0..2 * WAITING + 5).for_each(|_| sink("a\nb\n"));
         let dropped = file.shared.dropped.load(Ordering::Relaxed);
         assert!(dropped >= 2 * (WAITING as u64 + 4), "{dropped}");
-        // Nor does a daemon that leaves: there is no room for its question, either.
+        // A daemon that leaves does not wait, either, because the queue has no room for its order.
         file.flush(Duration::from_secs(600));
     }
 }

@@ -1,6 +1,7 @@
 //! `rationd doctor`: checks of all that is here, with why each matters and what to do.
 //!
-//! Asks everybody first and judges then. Changes nothing but one key of the store, which it removes again.
+//! It first collects all answers and then judges them. Changes nothing but one key of the store, which it removes
+//! again.
 
 mod check;
 mod daemon;
@@ -24,7 +25,7 @@ use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::config::Sources;
 
-/// All checks, in the order in which they are told.
+/// All checks, in the order in which they are printed.
 pub fn checks() -> impl Iterator<Item = &'static Check> {
     [machine::CHECKS, store::CHECKS, fleet::CHECKS, policies::CHECKS, daemon::CHECKS].into_iter().flatten()
 }
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &DoctorArgs, globals: &Globals, sources: &Sources) -> an
     .into())
 }
 
-/// One line where all is well; otherwise what to know and to do stands below.
+/// One line if all is well; otherwise the reason and the next step stand below it.
 fn as_text(check: &Check, look: &Look, paint: Paint) -> String {
     let word = format!("{:8}", look.word());
     let seen = look.seen().split('\n').map(output::visible).collect::<Vec<_>>().join("\n         ");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     Ok = 0,
-    /// Limited; of `doctor`, that something is wrong; of `config diff`, that there is a difference; of `demo --script`, that a
+    /// Limited. For `doctor`: something is wrong. For `config diff`: there is a difference. For `demo --script`: a
     /// promise was broken.
     No = 1,
     Usage = 2,

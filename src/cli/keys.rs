@@ -44,7 +44,7 @@ pub(super) fn name(key: &Value) -> String {
     output::visible(&name.unwrap_or_default())
 }
 
-/// So many keys, page after page.
+/// Up to `count` keys, fetched page by page.
 pub(super) fn all(count: usize, socket: &Path) -> anyhow::Result<Vec<Value>> {
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     while keys.len() < count {

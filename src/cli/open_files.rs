@@ -46,7 +46,7 @@ fn beside(threads: usize, listen: &Listen) -> u64 {
     BESIDE + EACH_THREAD * threads as u64 + EACH_ENCRYPTED * encrypted
 }
 
-/// How many connections fit. Where hardly anything is left beside the rest, half of all.
+/// How many connections fit beside the other descriptors, but at least half of all descriptors.
 fn connections(may: u64, beside: u64) -> u64 {
     may.saturating_sub(beside).max(may / 2).max(1)
 }

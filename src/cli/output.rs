@@ -60,7 +60,7 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
     is_read(text).map(drop)
 }
 
-/// The same for who goes on writing: false when the reader has gone, so that nothing more is of use.
+/// The same for a caller that goes on writing: false when the reader has gone, so that further output is useless.
 pub(crate) fn is_read(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {

@@ -1,4 +1,5 @@
-//! A runtime on a thread of its own, without what a runtime of several threads does to share its tasks among them.
+//! A single-threaded runtime on a thread of its own. It saves the wake-ups with which a runtime of several threads
+//! spreads its tasks.
 
 use std::io;
 use std::sync::mpsc;
@@ -22,7 +23,7 @@ impl OwnThread {
         let (stop, stopped) = oneshot::channel();
         let (ends, ended) = mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Nothing is ever sent on these channels: what is waited for is that their senders are dropped.
+            // Nothing is ever sent on these channels; each side waits until the other one's sender is dropped.
             let _ends: mpsc::Sender<()> = ends;
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();

@@ -12,12 +12,12 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?}: a percentage was wanted, like 0.1%"))
 }
 
-/// `part` of `all`; none of nothing.
+/// `part` of `all` in millionths; 0 if `all` is 0.
 pub(super) fn of(part: u64, all: u64) -> u64 {
     (u128::from(part) * 1_000_000 / u128::from(all.max(1))) as u64
 }
 
-/// For people.
+/// The text for people.
 pub(super) fn text(millionths: u64) -> String {
     format!("{} %", millionths as f64 / 10_000.0)
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &PlanArgs, globals: &Globals, present: &Sources) -> anyh
         }
     }
     let all = report.all();
-    // Compared without division, so that one of a million counts.
+    // Compared without a division, which would round a share below a millionth down to 0.
     let is_much = args
         .max_newly_denied
         .filter(|allowed| u128::from(all.newly_denied) * 1_000_000 > u128::from(all.checks) * u128::from(*allowed));
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &PlanArgs, globals: &Globals, present: &Sources) -> anyh
     Ok(if is_much.is_some() { Code::No } else { Code::Ok }.into())
 }
 
-/// The recordings: one of each node.
+/// The recordings, one for each node.
 struct Recorded {
     nodes: Vec<Vec<Arrival>>,
     /// All of them have keys.
@@ -109,7 +109,7 @@ impl Recorded {
     }
 }
 
-/// From a node to the store and back.
+/// The round trip from a node to the store.
 fn trip(args: &PlanArgs, now: &Loaded) -> Result<Micros, ExitError> {
     if now.config.store.url == "memory:" {
         return Ok(Micros::ZERO);

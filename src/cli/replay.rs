@@ -1,4 +1,5 @@
-//! Replays arrivals through the core: those of each node lease from one store, on virtual time.
+//! Replays arrivals through the core, on virtual time: each node's arrivals go to a shard, and all shards lease from
+//! one store.
 //!
 //! The nodes are shards of the shipped core and the store is the memory store, which answers as the scripts do. The fleet
 //! does not gossip here, and the store is never away.
@@ -23,22 +24,22 @@ const BEGIN: u64 = 3_600_000_000;
 /// How arrivals are replayed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Nodes; those for which there is no recording take another's, a little later.
+    /// The number of nodes. A node without a recording replays another node's, a little later.
     pub(super) nodes: usize,
-    /// From a node to the store and back.
+    /// The round trip from a node to the store.
     pub(super) trip: Micros,
     /// How long a check waits for the store.
     pub(super) timeout: Micros,
-    /// By which the digests were made.
+    /// The key by which the digests were made.
     pub(super) digests: DigestKey,
     /// Calls and waits before this do not count.
     pub(super) counted_from: Timestamp,
 }
 
-/// What a replay showed.
+/// The outcome of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Replayed {
-    /// What became of each arrival, by recording.
+    /// The fate of each arrival, by recording.
     pub(super) fates: Vec<Vec<Fate>>,
     /// Calls to the store.
     pub(super) calls: u64,
@@ -49,7 +50,7 @@ pub(super) struct Replayed {
 /// What became of a recorded check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is no check, its policy is not there, or it has a concurrent limit, whose ends are not recorded.
+    /// It is no check, its policy does not exist, or its limit is concurrent, and releases are not recorded.
     #[default]
     Unknown,
     /// It passed.
@@ -60,12 +61,12 @@ pub(super) enum Fate {
     Shadowed,
 }
 
-/// The policies, found by what a record has of them.
+/// The policies, found by their tags in recordings.
 pub(super) struct Policies<'a> {
     by_tag: HashMap<u64, &'a Arc<Policy>>,
-    /// Overrides of single keys, by what a recording keeps of their digests.
+    /// Overrides of single keys, by the part of their digests that a recording keeps.
     single: HashMap<Digest, &'a Plan>,
-    /// Recordings have keys, so overrides are found by them.
+    /// The recordings have keys, so overrides are found by the key's bytes.
     has_keys: bool,
 }
 
@@ -96,9 +97,9 @@ impl<'a> Policies<'a> {
 struct Node {
     shard: Shard,
     name: String,
-    /// Checks that wait, by the arrival that each is.
+    /// Checks that wait, with the number of their arrival.
     waiting: HashMap<Ticket, usize>,
-    /// Which recording it takes, and by how much later.
+    /// Which recording it replays, and how much later.
     recording: usize,
     shift: u64,
     next: usize,
@@ -121,9 +122,9 @@ struct Replay<'a> {
     store: MemoryStore,
     nodes: Vec<Node>,
     timers: BTreeSet<(Instant, usize)>,
-    /// In the order in which they come, since all take equally long.
+    /// In order of time, because all answers take equally long.
     answers: VecDeque<Answer>,
-    /// The wall clock less the monotonic ones.
+    /// The wall clock minus the monotonic clocks.
     offset: u64,
     told: Replayed,
 }
@@ -168,8 +169,9 @@ pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: boo
     replay.told
 }
 
-/// The median time between two arrivals that did not come at once. Nodes that take the same recording share it evenly, so that none comes
-/// first with all that it has: by the mean one would, where a single pause is longer than all else.
+/// The median time between two arrivals that did not come at once. Nodes that replay the same recording are shifted
+/// against each other by parts of it. The mean would be too long where one pause is longer than everything else: then
+/// one node would replay all its arrivals before the next one begins.
 fn gap(arrivals: &[Arrival]) -> u64 {
     let gaps = arrivals.windows(2).map(|pair| pair[1].at.0.saturating_sub(pair[0].at.0));
     let mut gaps: Vec<_> = gaps.filter(|gap| *gap > 0).collect();
@@ -183,7 +185,7 @@ impl Replay<'_> {
             (0..self.nodes.len()).filter_map(|node| Some(Reverse((self.next_arrival(node)?, node)))).collect();
         loop {
             let arrival = coming.peek().map(|Reverse((at, _))| *at);
-            // The last answers are awaited, but not the timers after them.
+            // The replay ends when no check waits any more; timers after that are not run.
             if arrival.is_none() && self.nodes.iter().all(|node| node.waiting.is_empty()) {
                 return;
             }
@@ -238,7 +240,7 @@ impl Replay<'_> {
         let request = Request { rule, digest: arrival.digest, key: &arrival.key, cost: arrival.cost, peek: false };
         let outcome = match arrival.event {
             Event::Admitted | Event::Denied => node.shard.check(now, request),
-            // Nobody waits for the answers to these.
+            // Nothing waits for the answer to a refund or a reset.
             Event::GivenBack => {
                 node.shard.refund(now, request);
                 return;
@@ -258,7 +260,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Carries out what the node's shard wants done.
+    /// Carries out the effects of the node's shard.
     fn carry_out(&mut self, now: Instant, at: usize) {
         let node = &mut self.nodes[at];
         while let Some(effect) = node.shard.poll_effect() {
@@ -278,7 +280,7 @@ impl Replay<'_> {
                         }
                     }
                 }
-                // The shards were not told of any peers.
+                // The shards know no peers, so they never ask or answer one.
                 Effect::Ask { .. } | Effect::Answer { .. } => {}
             }
         }

@@ -89,8 +89,8 @@ fn is_from_variable(globals: &Globals) -> bool {
     std::env::var_os("RATIOND_SOCKET").is_some_and(|path| Some(path.into()) == globals.socket)
 }
 
-/// The daemons that `top` looks at: those that are named, and that of a flag beside them. Where none is named it is that which every
-/// other command asks.
+/// The daemons that `top` looks at: those that are named, and that of a flag beside them. If none is named, it is the
+/// one that all other commands ask.
 fn sockets(args: &TopArgs, globals: &Globals) -> Result<Vec<PathBuf>, ExitError> {
     let flag = globals.socket.clone().filter(|_| !is_from_variable(globals));
     let first = if args.sockets.is_empty() { Some(socket(globals)?) } else { flag };

@@ -43,7 +43,7 @@ const DRAIN: Duration = Duration::from_millis(1_750);
 /// Longest time for tasks that still run then, and for the last lines of the log, which may have no reader.
 const ENDING: Duration = Duration::from_millis(50);
 const LAST_LINES: Duration = Duration::from_millis(100);
-/// As long may the last lines about denials take where leaving took all of its time; else what it has left.
+/// Time for the last lines about denials if leaving has used all of [`DRAIN`]; otherwise they have what is left of it.
 const LAST_DENIALS: Duration = Duration::from_millis(40);
 /// Longest wait for the store before sockets are opened. A check before the first contact would be decided as in an
 /// outage.
@@ -67,8 +67,8 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
     // Checks run on threads of their own. This runtime is for administrative commands, and for deadlines where no store has a runtime.
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rationd-control").enable_all().build()?;
-    // What peers and the store say comes to a thread each: of two threads that wait for the same, the one to which something comes would
-    // wake the other, too, each second and in vain.
+    // The fleet and the store each get a runtime of one thread. With one runtime of two threads, a thread to which
+    // something comes would wake the other one, too, each second and in vain.
     let store = resolved.store.is_some().then(|| OwnThread::start("rationd-store")).transpose()?;
     let fleet = loaded.config.fleet.is_some().then(|| OwnThread::start("rationd-fleet")).transpose()?;
     let handle = |thread: &Option<OwnThread>| thread.as_ref().map(|thread| thread.handle().clone());
@@ -82,7 +82,7 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     served
 }
 
-/// Where what is not for the control runtime runs, so far as there is any of it.
+/// The runtimes beside the control runtime, as far as they are needed.
 struct Runtimes {
     store: Option<Handle>,
     fleet: Option<Handle>,
@@ -206,8 +206,8 @@ fn start(
     let listen = &config.listen;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if listen.threads == 0 { cores } else { listen.threads };
-    // On a single processor the thread of the store's connections serves clients, too: for each turn of a data thread it would have to
-    // be woken, and that thread by it, and to change threads so often takes a fifth of a check of a cold key.
+    // On a single processor the thread of the store's connections serves clients, too. With a data thread beside it,
+    // each turn of one would wake the other, and these switches of threads took a fifth of a cold key's check.
     let is_shared = shared.is_some() && cores.max(threads) == 1;
     let limits = Limits {
         connections: listen.max_connections,

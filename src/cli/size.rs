@@ -1,4 +1,4 @@
-//! `rationd size`: what a fleet asks of its store, before there is one.
+//! `rationd size`: estimates the load of a fleet on its store before either exists.
 //!
 //! Keys do not influence each other, so a part of them is enough: keys that are asked for about equally often form a
 //! group, some of each group are replayed through the core at all nodes, and what they cost stands for the group.
@@ -22,24 +22,25 @@ use crate::serve::recording::file::{Arrival, Event, policy_tag};
 /// The policy that all keys belong to.
 const POLICY: &str = "size";
 
-/// Any moment, at which a window of a day begins.
+/// The time at which replays begin: any time at which a window of a day begins.
 const START: u64 = 1_800_057_600_000_000;
 
-/// Keys of a group that are replayed: at least, and at most where few checks come to each.
+/// The least keys of a group that are replayed, and the most, which groups with few checks per key come to.
 const KEYS: [u64; 2] = [6, 4_000];
 
-/// Checks of a group that are worth while, and the most of a single key.
+/// Checks of a group after which no further key is replayed, and the most checks of a single key.
 const CHECKS: [f64; 2] = [3_000.0, 200_000.0];
 
-/// How long is replayed before anything counts, and then: one period and three, within these bounds in seconds.
+/// How many seconds are replayed before anything counts, and how many then: one period and three periods of the longest
+/// limit, within these bounds.
 const WARM_UP: [f64; 2] = [5.0, 60.0];
 const SPAN: [f64; 2] = [15.0, 180.0];
 
 /// How long a check waits for the store by default.
 const TIMEOUT: Micros = Micros::from_millis(50);
 
-/// Bytes of a key with one limit that one node leases, and of each further node: in Redis 7 by `MEMORY USAGE`. A
-/// further limit takes about as much as a node.
+/// Bytes in Redis of a key with one limit that one node leases, and of each further node, as `MEMORY USAGE` of Redis 7
+/// says. A further limit takes about as much as a node.
 const REDIS_KEY: u64 = 200;
 const REDIS_NODE: u64 = 48;
 
@@ -51,10 +52,10 @@ struct Group {
     rate: f64,
 }
 
-/// What was reckoned, for all nodes together.
+/// The estimate, for all nodes together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
-    /// A second.
+    /// Calls a second, then checks that wait and checks that are denied.
     calls: f64,
     waits: f64,
     denied: f64,
@@ -67,7 +68,7 @@ struct Cost {
     calls: f64,
     waits: f64,
     denied: f64,
-    /// Nodes that ask for one of its keys within the limits' longest period.
+    /// How many nodes ask for one of its keys within the limits' longest period, on average.
     nodes: f64,
 }
 
@@ -152,7 +153,8 @@ fn groups(args: &SizeArgs) -> Vec<Group> {
     groups
 }
 
-/// The sum of the weights of these ranks. Of many, the middle of each of 64 parts stands for its part.
+/// The sum of the weights of these ranks. A long range is cut into 64 parts, and the middle of each stands for its
+/// part.
 fn weight(ranks: std::ops::RangeInclusive<u64>, zipf: f64) -> f64 {
     let (first, count) = (*ranks.start() as f64, (ranks.end() - ranks.start() + 1) as f64);
     let parts = count.min(64.0);
@@ -171,7 +173,7 @@ fn replay_group(group: &Group, args: &SizeArgs, policies: &PolicySet, rule: &Rul
     let mut recordings: Vec<Vec<Arrival>> = (0..args.nodes).map(|_| Vec::new()).collect();
     let mut draws = Draws(*group.ranks.start());
     for number in 0..sample {
-        // Evenly over the group, each with the rate of its rank within the group's.
+        // The replayed keys are spread evenly over the group's ranks, and each has the rate of its rank.
         let rank = group.ranks.start() + (2 * number + 1) * keys / (2 * sample);
         let share = (rank as f64).powf(-args.zipf) / weight(group.ranks.clone(), args.zipf);
         arrive(rank, group.rate * share, warm_up + span, &mut draws, &mut recordings);
@@ -186,7 +188,8 @@ fn replay_group(group: &Group, args: &SizeArgs, policies: &PolicySet, rule: &Rul
     };
     let checks = (counted().count() as f64).max(1.0);
     let denied = counted().filter(|(_, fate)| **fate == Fate::Denied).count() as f64;
-    // A node asks for a key with this probability within a period, however the checks fall.
+    // The probability that a node asks for a key within a period: checks come as a Poisson process and go to random
+    // nodes.
     let asks = 1.0 - (-per_key * period / f64::from(args.nodes)).exp();
     Cost {
         calls: told.calls as f64 / checks,

@@ -1,8 +1,9 @@
 //! `rationd top`: what a daemon does now. Two answers of `RATION.TOP` make the rates between them.
 //!
-//! `daemons` asks, `figures` computes, `sum` adds what several daemons do, `tables` words, `screen` draws and takes keys. A view of the
-//! fleet asks each daemon by its socket, or with `--fleet` one daemon, whose peers tell it what they do while somebody looks:
-//! `docs/decisions/0017-nodes-tell-totals-while-somebody-looks.md` says how much, and why.
+//! `daemons` asks, `figures` computes rates, `sum` adds those of several daemons, `tables` makes text of them, and
+//! `screen` draws it and takes keys. A view of several daemons asks each by its socket, or with `--fleet` one daemon,
+//! which asks its peers: `docs/decisions/0017-nodes-tell-totals-while-somebody-looks.md` says how much these tell, and
+//! why.
 
 mod daemons;
 mod figures;
@@ -24,7 +25,7 @@ use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 
-/// `sockets` are those of the daemons that are looked at.
+/// Runs `top` for the daemons with these sockets.
 pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: Vec<PathBuf>) -> anyhow::Result<ExitCode> {
     let is_json = globals.output == Output::Json;
     if !args.once && !is_json && !std::io::stdout().is_terminal() {
@@ -46,18 +47,19 @@ pub(crate) fn run(args: &TopArgs, globals: &Globals, sockets: Vec<PathBuf>) -> a
         screen::show(daemons, every, view)?;
         return Ok(Code::Ok.into());
     }
-    // A park alone may end at once: the threads that asked have woken this one when they ended, and it had not waited for them.
+    // A timed receive, because `thread::park_timeout` could return at once: threads that asked daemons may have left a
+    // wake-up behind.
     let (_never, timer) = mpsc::channel::<()>();
     loop {
-        // The rates are those of this while.
+        // Rates are computed over this time.
         let _ = timer.recv_timeout(every);
         let (figures, problem) = daemons.figures()?;
         let is_read = output::is_read(&if is_json { view.json(&figures).to_string() } else { view.text(&figures) })?;
         match problem {
-            // Whoever takes one answer for that of all daemons must see that it is not.
+            // The only output is incomplete, so the command must fail.
             Some(problem) if args.once => return Err(problem.into()),
             _ if args.once || !is_read => return Ok(Code::Ok.into()),
-            // The next may have all of them, and says itself whom it lacks.
+            // The next output may be complete, and says itself which daemon is missing.
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-/// What is said, where `words`, the arguments of the process, ask for it: a version, and more of it.
+/// The text, if `words` (the arguments of the process) ask for the version together with `-v`.
 pub(super) fn asked(words: impl Iterator<Item = String>) -> Option<String> {
     let (mut version, mut more) = (false, false);
     for word in words {
@@ -20,14 +20,14 @@ pub(super) fn asked(words: impl Iterator<Item = String>) -> Option<String> {
                 version |= flags.contains('V');
                 more |= flags.contains('v');
             }
-            // A command, or a flag with a value: clap says what is wrong.
+            // A command, or a flag with a value: left to clap.
             _ => return None,
         }
     }
     (version && more).then(long)
 }
 
-/// Whoever asks wants to know why, and how to have one that says it.
+/// Says why the commit is unknown, and how to build with it.
 const UNKNOWN: &str = "unknown (the build was not told by RATIOND_COMMIT, as deploy/package/binary does)";
 
 fn long() -> String {

@@ -1,6 +1,6 @@
-//! A node's way to the store, which can be shut: a Unix socket of its own, and whatever comes there goes on to the store's.
+//! A node's way to the store, which can be shut: a Unix socket of the node's own, which forwards to the store's socket.
 //!
-//! Shut, it ends all connections and lets nobody through: to the node that is a store that is away.
+//! When it is shut, it ends all connections and accepts none, so that the store is away for this node.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// The way of one node.
+/// The gate of one node.
 #[derive(Debug)]
 pub(super) struct Gate {
     open: watch::Sender<bool>,
@@ -27,7 +27,7 @@ impl Drop for Gate {
 }
 
 impl Gate {
-    /// An open one at `path`, which leads to `store`; carried on `runtime`.
+    /// An open gate at `path` that leads to `store`; it runs on `runtime`.
     pub(super) fn start(runtime: &Handle, path: &Path, store: PathBuf) -> io::Result<Self> {
         let _inside = runtime.enter();
         let listener = UnixListener::bind(path)?;
@@ -57,7 +57,7 @@ impl Gate {
 async fn carry(mut client: UnixStream, store: Arc<Path>, mut is_open: watch::Receiver<bool>) {
     let Ok(mut server) = UnixStream::connect(&store).await else { return };
     tokio::select! {
-        // However it ends, both sides see their connection closed.
+        // Whether this ends well or with an error, both sides see their connection closed.
         _ = copy_bidirectional(&mut client, &mut server) => {}
         _ = is_open.wait_for(|open| !open) => {}
     }

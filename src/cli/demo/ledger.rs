@@ -1,28 +1,28 @@
-//! What clients were told, by windows of the limit: the one judge of the demo.
+//! The answers that clients got, by windows of the limit. The demo's verdict is computed from these alone.
 //!
-//! Counts at the clients, and not in the daemons that are judged: each answer names the end of the window that it is
-//! about. Faults are noted with their times; of each window follows from them which promise it is held to.
+//! It counts at the clients and not in the daemons that are judged. Each answer names the end of its window. Faults are
+//! noted with their times, which decide the promise that each window is judged by.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hdrhistogram::Histogram;
 
-/// After the store is found again, or has lost all, so long the fleet is not held to what holds otherwise, in
-/// milliseconds: nodes find it one after the other, and each leases nothing for a second from then on.
+/// For so many milliseconds after the store is back or was flushed, windows are judged by the looser promise: nodes
+/// find the store one after the other, and each then leases nothing for a second.
 const GRACE_MS: u64 = 1_500;
 
 /// Windows that are remembered.
 const MOST: usize = 4_096;
 
-/// What is promised of a window, by what happened in it.
+/// What is promised of a window, depending on the faults in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Promise {
     /// Every node reached the store all the time.
     Whole,
-    /// The same after a node was killed.
+    /// As `Whole`, after a node was killed.
     Killed,
-    /// The same after nodes joined.
+    /// As `Whole`, after nodes joined.
     Joined,
     /// No node reached the store, from before it began until after it ended.
     Away,
@@ -30,9 +30,9 @@ pub(super) enum Promise {
     Back,
     /// Some nodes did not reach the store.
     Parted,
-    /// The store lost all that it knew.
+    /// The store was flushed.
     Flushed,
-    /// The same as whole, after the store had lost all.
+    /// As `Whole`, some time after the store was flushed.
     Again,
 }
 
@@ -46,14 +46,14 @@ impl Promise {
         match self {
             Self::Whole | Self::Killed | Self::Joined | Self::Again => 100,
             Self::Away => 95,
-            // A share on top of leases, at most 95 % more.
+            // Shares on top of leases: at most 95 % of the limit more.
             Self::Back | Self::Parted => 195,
-            // What was spent before, and the whole limit anew.
+            // What was spent before the flush, and the whole limit once more.
             Self::Flushed => 200,
         }
     }
 
-    /// In words.
+    /// The promise in words.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Whole => "a window admits its limit and no more",
@@ -77,13 +77,13 @@ pub(super) enum Fault {
     Join,
     /// No node reaches the store.
     CutAll,
-    /// Some do not.
+    /// Some nodes do not reach the store.
     CutSome,
-    /// It lost everything.
+    /// The store was flushed.
     Flush,
 }
 
-/// When, in Unix milliseconds. `until` is open as long as it lasts.
+/// The time of a fault in Unix milliseconds; `until` is `None` while it lasts.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     fault: Fault,
@@ -91,7 +91,7 @@ struct Mark {
     until: Option<u64>,
 }
 
-/// What clients were told of one window.
+/// Counts of answers about one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) admitted: u64,
@@ -113,9 +113,9 @@ struct Book {
     windows: BTreeMap<u64, Window>,
     marks: Vec<Mark>,
     waits: Histogram<u64>,
-    /// Checks without an answer: their node went.
+    /// Checks without an answer, because their node was killed.
     lost: u64,
-    /// Of each node, admitted and denied.
+    /// The counts of each node.
     nodes: Vec<Window>,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Worst {
     /// Most and least admitted in one.
     pub(super) most: u64,
     pub(super) least: u64,
-    /// What may be.
+    /// The most that may be admitted.
     pub(super) bound: u64,
 }
 
@@ -161,9 +161,10 @@ impl Ledger {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client of `node` was told so, about the window that ends at `ends_ms`, after so many microseconds.
+    /// Counts an answer that a client of `node` got after so many microseconds, about the window that ends at
+    /// `ends_ms`.
     pub(super) fn handle_answer(&self, node: usize, allowed: bool, ends_ms: u64, waited_us: u64) {
-        // Ends are told to the millisecond, rounded up.
+        // Answers round the end up to a millisecond.
         let number = (ends_ms + self.period_ms / 2) / self.period_ms;
         let mut book = self.book();
         book.waits.saturating_record(waited_us.max(1));
@@ -187,12 +188,12 @@ impl Ledger {
         self.book().lost += 1;
     }
 
-    /// Something happens now, and goes on until it is ended.
+    /// Notes that a fault begins now; it lasts until [`Self::heal`].
     pub(super) fn begin(&self, fault: Fault, now_ms: u64) {
         self.book().marks.push(Mark { fault, from: now_ms, until: None });
     }
 
-    /// The store is there for all again.
+    /// Notes that all nodes reach the store again.
     pub(super) fn heal(&self, now_ms: u64) {
         for mark in &mut self.book().marks {
             if matches!(mark.fault, Fault::CutAll | Fault::CutSome) && mark.until.is_none() {
@@ -201,11 +202,11 @@ impl Ledger {
         }
     }
 
-    /// What is promised of each window that has ended, and the worst of each kind.
+    /// Judges each window that has ended, and returns the worst one under each promise.
     pub(super) fn judge(&self, now_ms: u64) -> Vec<Worst> {
         let book = self.book();
         let mut worst: BTreeMap<Promise, Worst> = BTreeMap::new();
-        // The first window began before anybody asked, and may say anything of the least.
+        // The first window is left out, because clients began to ask in the middle of it.
         for (number, window) in book.windows.iter().skip(1).filter(|(number, _)| **number * self.period_ms < now_ms) {
             let promise = promise(&book.marks, (number - 1) * self.period_ms, number * self.period_ms);
             let bound = self.limit * promise.percent() / 100;
@@ -225,7 +226,7 @@ impl Ledger {
         (first..=open).map(|number| book.windows.get(&number).copied().unwrap_or_default()).collect()
     }
 
-    /// What clients of a node were told in all.
+    /// All answers that clients of a node got.
     pub(super) fn of_node(&self, node: usize) -> Window {
         self.book().nodes.get(node).copied().unwrap_or_default()
     }
@@ -261,7 +262,7 @@ fn promise(marks: &[Mark], start: u64, end: u64) -> Promise {
         if mark.from <= start {
             return Promise::Away;
         }
-        // In the window in which the store is lost nothing is released beyond what is held: the limit itself holds.
+        // In the window in which the store goes away, nodes admit only what they were lent, so the limit holds.
     }
     let last =
         marks.iter().rfind(|mark| mark.from < end && matches!(mark.fault, Fault::Kill | Fault::Join | Fault::Flush));

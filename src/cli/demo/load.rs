@@ -1,4 +1,4 @@
-//! The load: clients that ask at even intervals for one key, and tell the ledger what they were told.
+//! The load: clients that check one key at even intervals, and report the answers to the ledger.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::wire::value::Value;
 pub(super) const POLICY: &str = "demo";
 const QUESTION: &[u8] = b"*3\r\n$12\r\nRATION.CHECK\r\n$4\r\ndemo\r\n$9\r\neverybody\r\n";
 
-/// One client of `node`, for ever: a check each `every`. A node that is gone costs it the check at hand.
+/// One client of `node`, for ever: a check each `every`. If the node is gone, the check counts as lost.
 pub(super) async fn ask(socket: Arc<Path>, node: usize, every: Duration, ledger: Arc<Ledger>) {
     let clock = Clock::start();
     let mut turns = interval(every);

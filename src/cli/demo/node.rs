@@ -34,13 +34,13 @@ const FIRST_CONTACT: Duration = Duration::from_secs(1);
 /// Longest wait for the threads of a killed node.
 const BURIAL: Duration = Duration::from_secs(10);
 
-/// Where nodes begin.
+/// What all nodes need in order to start.
 pub(super) struct Ground<'a> {
     /// Files of all nodes; the CA is there, too.
     pub(super) directory: &'a Path,
     /// The store's socket.
     pub(super) store: &'a Path,
-    /// What carries gates and clients.
+    /// The runtime of gates and clients.
     pub(super) runtime: &'a Handle,
     /// Where other nodes may be found.
     pub(super) seeds: Vec<String>,
@@ -56,12 +56,12 @@ pub(super) struct Node {
     pub(super) socket: Arc<Path>,
     store: Arc<RedisStore>,
     state: Arc<ServerState>,
-    /// Both are gone when it was killed.
+    /// `None` after it was killed.
     life: Option<(Daemon, Runtime)>,
     pub(super) clients: Vec<AbortHandle>,
 }
 
-/// How a node is, for people.
+/// The state of a node, for people.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight {
     pub(super) name: String,
@@ -79,7 +79,7 @@ pub(super) struct Sight {
 }
 
 impl Node {
-    /// Starts one: certificate, gate, fleet, store, socket.
+    /// Starts a node: certificate, gate, fleet, store, socket.
     ///
     /// # Errors
     /// What keeps it from starting.
@@ -146,18 +146,18 @@ impl Node {
         self.life.is_some()
     }
 
-    /// Ends it without a word to anybody: what it holds is lost, and peers find out by themselves. Its threads are
+    /// Ends it without a goodbye: the tokens that it holds are lost, and peers find out by its silence. Its threads are
     /// waited for on `runtime`.
     pub(super) fn kill(&mut self, runtime: &Handle) {
         let Some((daemon, own)) = self.life.take() else { return };
         self.clients.drain(..).for_each(|client| client.abort());
         self.gate.set(false);
-        // With the runtime go the store's connections and the fleet's: nobody is told, and nothing is given back.
+        // The connections to the store and to peers end with the runtime, so nothing is announced or returned.
         own.shutdown_background();
         runtime.spawn(async move { tokio::time::timeout(BURIAL, daemon.drain_and_stop()).await });
     }
 
-    /// How it is.
+    /// Its state.
     pub(super) fn sight(&self) -> Sight {
         let calls = self.store.snapshot().calls.iter().map(|(_, _, count)| count).sum();
         Sight {

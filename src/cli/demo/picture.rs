@@ -1,4 +1,4 @@
-//! The picture that moves: the fleet on the left, the ledger on the right, what happened and the keys below.
+//! The live view: the fleet on the left, the ledger on the right, recent events and the keys below.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,11 +20,11 @@ use super::ledger::{Promise, Window, Worst};
 use super::node::Sight;
 use super::stage::{Cut, Stage};
 
-/// Between two pictures.
+/// Time between two drawings.
 const FRAME: Duration = Duration::from_millis(200);
 /// Windows that are drawn.
 const WINDOWS: usize = 24;
-/// Lines of what happened that are kept.
+/// Recent events that are kept.
 const TOLD: usize = 50;
 
 /// Columns that a bar takes with the gap beside it, and a frame.
@@ -34,18 +34,18 @@ const FRAMES: u16 = 2;
 const NODES: u16 = 60;
 /// A narrower terminal has no room for the ledger's words beside the nodes.
 const WIDE: u16 = 140;
-/// A lower one has room for one line of what happened.
+/// A lower terminal has room for one recent event.
 const HIGH: u16 = 32;
 
 /// A terminal of 80 columns has room for it.
 const KEYS: &str = "k kill a node  a add ten  c cut off the store  h for half  f flush it  q quit";
 
-/// Draws until somebody has seen enough.
+/// Draws until the user or a signal ends it.
 ///
 /// # Errors
 /// The terminal, or a node that does not start.
 pub(super) fn show(stage: &mut Stage) -> anyhow::Result<()> {
-    // What it was before comes back when this is dropped, by an error or a panic, too.
+    // The terminal's state is restored when this is dropped, also after an error or a panic.
     let screen = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(screen))?;
     let keys = keys();
@@ -66,14 +66,14 @@ pub(super) fn show(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keys as they are pressed. The thread that reads them ends with the process: a read cannot be called off.
+/// Keys as they are pressed. The thread that reads them ends with the process, because a read cannot be cancelled.
 fn keys() -> Receiver<Key> {
     let (pressed, keys) = mpsc::channel();
     std::thread::spawn(move || io::stdin().keys().map_while(Result::ok).try_for_each(|key| pressed.send(key)));
     keys
 }
 
-/// What a key does, in words; `None`: nothing.
+/// Does what a key stands for, and returns that in words; `None` for other keys.
 fn act(stage: &mut Stage, letter: char) -> anyhow::Result<Option<String>> {
     Ok(Some(match letter {
         'k' => stage.kill().map_or("the last node is not killed".to_owned(), |name| format!("{name} is killed")),
@@ -95,16 +95,16 @@ fn act(stage: &mut Stage, letter: char) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// What clients of each node had been told when it was drawn, for rates of the last second: all of a window's tokens may be
-/// spent within a tenth of it, so that a shorter time shows a multiple of the limit, or nothing.
+/// The counts of each node at recent drawings, for rates over the last second. A window's tokens may all be spent
+/// within a tenth of it, so rates over a shorter time would show a multiple of the limit, or nothing.
 #[derive(Debug, Default)]
 struct Rates {
-    /// Each with its time in milliseconds; the first is a second old or older.
+    /// Counts with their times in milliseconds; the first is at least a second old, once there is such a one.
     drawn: VecDeque<(u64, Vec<Window>)>,
 }
 
 impl Rates {
-    /// Takes what each node's clients have been told by `now`, and returns what that is a second, since a second ago.
+    /// Takes the counts of each node at `now`, and returns rates over the last second.
     fn per_second(&mut self, now: u64, whole: Vec<Window>) -> Vec<Window> {
         while self.drawn.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= 1_000) {
             self.drawn.pop_front();
@@ -112,14 +112,14 @@ impl Rates {
         self.drawn.push_back((now, whole));
         let (first, next) = (&self.drawn[0], &self.drawn[1.min(self.drawn.len() - 1)]);
         let since = now.saturating_sub(1_000).max(first.0);
-        // Pictures are not drawn at even times: what was told a second ago lies between two of them.
+        // Drawings come at uneven times, so the counts of a second ago are interpolated between two of them.
         let (past, span) = (since - first.0, next.0.saturating_sub(first.0).max(1));
         let between = |first: u64, next: u64| first + next.saturating_sub(first) * past.min(span) / span;
         let millis = now.saturating_sub(since).max(1);
         let rate = |first, next, now: u64| (now.saturating_sub(between(first, next)) * 1_000 + millis / 2) / millis;
         let of = |drawn: &(u64, Vec<Window>), index: usize| drawn.1.get(index).copied().unwrap_or_default();
         let each = self.drawn[self.drawn.len() - 1].1.iter().enumerate().map(|(index, now)| {
-            // A node that has joined meanwhile had told nothing.
+            // A node that has joined since had no counts then.
             let (first, next) = (of(first, index), of(next, index));
             Window {
                 admitted: rate(first.admitted, next.admitted, now.admitted),
@@ -130,11 +130,11 @@ impl Rates {
     }
 }
 
-/// All that is drawn, as plain values.
+/// Everything that is drawn, as plain values.
 struct View {
     store: String,
     limit: u64,
-    /// Each node, with what its clients were told a second.
+    /// Each node, with its rates.
     sights: Vec<(Sight, Window)>,
     windows: VecDeque<Window>,
     judged: Vec<Worst>,
@@ -312,7 +312,7 @@ mod tests {
         (0..buffer.area.height).map(line).collect()
     }
 
-    /// As large as terminals are when they are opened, as laptops draw them, and as the manual shows it.
+    /// The sizes are those of a terminal as it is opened, of a full screen, and of the picture in the manual.
     #[test]
     fn the_picture_shows_nodes_windows_and_the_ledger_on_terminals_of_all_sizes() {
         for (width, height) in [(80, 24), (120, 30), (130, 40), (150, 40), (200, 60)] {
@@ -327,7 +327,7 @@ mod tests {
             for promise in Promise::ALL {
                 assert!(line(promise.words()).contains("300 of 300"), "{lines:#?}");
             }
-            // The latest windows are those that something was just done to.
+            // The latest windows show what the last key press did, so they must be visible.
             assert!(line("293").contains("292 293"), "{lines:#?}");
             line("a twin");
             line("99 % within 1627 us");
@@ -336,7 +336,8 @@ mod tests {
         }
     }
 
-    /// 12 nodes that spend all of a window's tokens in its first tenth were said to admit 1,200 a second of 300.
+    /// A regression: 12 nodes that spend all of a window's tokens in its first tenth were shown to admit 1,200 a second
+    /// under a limit of 300.
     #[test]
     fn rates_are_those_of_the_last_second() {
         let mut rates = Rates::default();
@@ -347,7 +348,7 @@ mod tests {
             drawn.push(rates.per_second(at, vec![told(at)])[0]);
         }
         for window in &drawn[6..] {
-            // A second ago lies between two pictures, and how much of what was told between them came after it is not known.
+            // A second ago lies between two drawings, and the interpolation between them is not exact.
             assert!((24..=38).contains(&window.admitted) && (99..=101).contains(&window.denied), "{drawn:?}");
         }
         let joined = rates.per_second(4_400, vec![told(4_400), Window { admitted: 50, denied: 0 }]);

@@ -1,6 +1,6 @@
-//! The stage: a fleet, its store, its clients, and all that may be done to them.
+//! The stage: a fleet, its store, its clients, and the faults that can be caused.
 //!
-//! Decides nothing of what is done and when: the story or somebody at the keys does.
+//! Which fault comes when is decided by the story, or by the user's keys.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(super) const MOST_NODES: usize = 40;
 /// process's number first.
 const MOST_PATH: usize = 107 - "/node-40.sock.4194304".len();
 
-/// Whom the store is cut off from.
+/// Which nodes lose the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     All,
@@ -48,7 +48,7 @@ pub(super) struct Stage {
     /// Carries clients, gates and the twin.
     runtime: Runtime,
     directory: PathBuf,
-    /// Whether somebody has asked to end it: at the keys, by a signal, or by closing the terminal.
+    /// Becomes true when the user or a signal asks to end, or the terminal is closed.
     is_over: watch::Receiver<bool>,
 }
 
@@ -56,7 +56,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let runtime = self.runtime.handle().clone();
         self.nodes.iter_mut().for_each(|node| node.kill(&runtime));
-        // It may not be empty, or gone: there is nothing more to do about it.
+        // Fails if the directory is not empty or gone already, which does not matter.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -138,7 +138,7 @@ impl Stage {
         clock::wall().0 / 1_000
     }
 
-    /// Kills the last node that lives, unless it is the only one: its name.
+    /// Kills the last living node, unless it is the only one, and returns its name.
     pub(super) fn kill(&mut self) -> Option<String> {
         if self.alive() < 2 {
             return None;
@@ -149,7 +149,7 @@ impl Stage {
         Some(node.name.clone())
     }
 
-    /// Adds nodes, as many as there is room for: how many.
+    /// Adds nodes, as many as there is room for, and returns how many.
     ///
     /// # Errors
     /// One does not start.
@@ -160,7 +160,7 @@ impl Stage {
         Ok(self.nodes.len() - before)
     }
 
-    /// Cuts the store off from all nodes that live, or from every other one; from how many.
+    /// Cuts the store off from all living nodes, or from every other one, and returns from how many.
     pub(super) fn cut(&mut self, whom: Cut) -> usize {
         self.heal();
         self.cut = Some(whom);
@@ -178,7 +178,7 @@ impl Stage {
         self.ledger.heal(Self::now_ms());
     }
 
-    /// Has the store lose all that it knows.
+    /// Flushes the store.
     ///
     /// # Errors
     /// It does not answer.
@@ -192,12 +192,12 @@ impl Stage {
         self.nodes.iter().filter(|node| node.is_alive()).count()
     }
 
-    /// How each node is.
+    /// The state of each node.
     pub(super) fn sights(&self) -> Vec<Sight> {
         self.nodes.iter().map(Node::sight).collect()
     }
 
-    /// Lets time pass; `false`: somebody has asked to end it.
+    /// Waits for so long; false as soon as the user or a signal asks to end.
     pub(super) fn wait(&self, span: Duration) -> bool {
         let mut is_over = self.is_over.clone();
         self.runtime.block_on(async {

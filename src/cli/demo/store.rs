@@ -20,7 +20,7 @@ use crate::wire::value::Value;
 /// Longest wait until a redis-server answers, or for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which store is wanted.
+/// Which store to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// A redis-server where one is on PATH, the twin otherwise
@@ -51,7 +51,7 @@ impl Drop for Store {
 }
 
 impl Store {
-    /// Starts one with its files in `directory`.
+    /// Starts a store with its files in `directory`.
     ///
     /// # Errors
     /// What keeps it from starting, for people.
@@ -84,12 +84,12 @@ impl Store {
         Ok(Self { path, name, redis: None })
     }
 
-    /// Makes it lose all that it knows.
+    /// Flushes it.
     pub(super) async fn flush(&self) -> Result<(), String> {
         self.ask("*1\r\n$8\r\nFLUSHALL\r\n").await.map(|_| ())
     }
 
-    /// What it says of itself, as soon as it answers.
+    /// Its `INFO`, as soon as it answers.
     async fn info(&self) -> Result<String, String> {
         let answers = async {
             loop {
@@ -133,7 +133,7 @@ fn redis(socket: &Path, directory: &Path) -> io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// Answers one connection until it ends or makes no sense.
+/// Answers one connection until it ends, or sends what is no command.
 async fn serve(mut client: UnixStream, twin: Arc<Mutex<Twin>>) {
     let (mut input, mut output) = (Vec::new(), Vec::new());
     loop {

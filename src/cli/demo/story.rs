@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ledger::{Promise, Worst};
 use super::stage::{Cut, Stage};
 
-/// What a run came to.
+/// The outcome of a run.
 pub(super) struct Outcome {
     pub(super) judged: Vec<Worst>,
     /// Somebody ended it early.
@@ -17,7 +17,7 @@ pub(super) struct Outcome {
     pub(super) text: String,
 }
 
-/// What happens, and at which part of the whole, in thousandths.
+/// The faults, and when each comes, in thousandths of the whole time.
 const ACTS: [(u64, Act); 8] = [
     (160, Act::Kill),
     (270, Act::Add),
@@ -39,7 +39,7 @@ enum Act {
     End,
 }
 
-/// Plays it in about `whole`; `tell` is handed a line for each thing that happens.
+/// Plays the story in about `whole`, and calls `tell` with a line for each event.
 ///
 /// # Errors
 /// A node does not start, or the store does not answer.

@@ -24,10 +24,10 @@ impl fmt::Debug for Check {
     }
 }
 
-/// What a look finds: what was seen.
+/// The finding of a check, with what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// There is nothing to look at here.
+    /// The check does not apply here.
     Apart,
     /// All is well.
     Ok(String),
@@ -56,7 +56,7 @@ impl Look {
         }
     }
 
-    /// `Ok` without findings, or else what `wrong` makes of all of them.
+    /// `Ok` if there are no findings, or else what `wrong` makes of them all.
     pub(super) fn none_of(findings: Vec<String>, wrong: fn(String) -> Self, well: impl Into<String>) -> Self {
         if findings.is_empty() { Self::Ok(well.into()) } else { wrong(findings.join("; ")) }
     }

@@ -1,4 +1,4 @@
-//! Checks of the daemon that runs: there, of this version, with these policies, and content.
+//! Checks of the running daemon: whether it answers, its version, its policies, and what it reports as wrong.
 
 use serde_json::Value;
 

@@ -19,9 +19,9 @@ use crate::clock;
 use crate::config::Fleet;
 use crate::fleet::{fleet_name, node_name};
 
-/// A peer that was not heard of for so long is hardly there.
+/// A peer that was silent for so long is reported. It is given up after six seconds.
 const QUIET_MS: u64 = 5_000;
-/// Clocks that differ by more are wrong.
+/// The most by which clocks may differ without a warning.
 const APART_MS: u64 = 1_000;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -187,8 +187,8 @@ fn peers(patient: &Patient) -> Look {
     Look::none_of(told, Look::Warning, format!("{live} of {wanted} nodes are live"))
 }
 
-/// A node tells when it began by its own clock, so that one which begins in our future has a clock ahead of ours. By how much
-/// it is ahead at least is known, and of one that is behind nothing.
+/// A node reports when it started by its own clock, so a start in our future shows that its clock is at least so far
+/// ahead of ours. A clock that is behind cannot be seen in this way.
 fn clocks(patient: &Patient) -> Look {
     let Some(list) = patient.daemon.peers["peers"].as_array() else { return Look::Apart };
     let now = clock::wall().0 / 1_000;

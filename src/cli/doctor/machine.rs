@@ -1,5 +1,5 @@
-//! Checks of the configuration's files and of this machine: secrets, the socket's place, doors, what is
-//! recorded and told of denials, files, memory, unit.
+//! Checks of the configuration's files and of this machine: secrets, the socket's place, doors, the record and denial
+//! files, open files, memory, unit.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -18,9 +18,9 @@ use super::patient::Patient;
 use crate::clock;
 use crate::serve::recording::file as arrivals;
 
-/// Writing is for everybody.
+/// Mode bit: everybody may write.
 const OPEN_TO_WRITE: u32 = 0o002;
-/// Only who owns a file may replace it.
+/// Mode bit of a directory: only a file's owner may replace it.
 const STICKY: u32 = 0o1000;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -273,7 +273,7 @@ fn record(patient: &Patient) -> Look {
     Look::Ok(format!("{shown}, {} MiB at most", config.record.size >> 20))
 }
 
-/// Where a file lies, or would.
+/// The directory of a file, whether or not it exists.
 fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -282,7 +282,8 @@ fn denials(patient: &Patient) -> Look {
     let Some(config) = patient.config() else { return Look::Apart };
     let Some(path) = &config.denials.file else { return Look::Apart };
     let shown = path.display();
-    // Nothing is opened: a pipe without a reader would stall whoever opens it, and a file that is made here is somebody else's.
+    // Nothing is opened here. Opening a pipe without a reader would block, and a file created here would belong to the
+    // wrong user.
     let seen = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Look::Warning(format!("{shown} is a directory")),
         Ok(_) => access(path, Access::WRITE_OK),

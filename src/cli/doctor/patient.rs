@@ -1,6 +1,6 @@
 //! What the doctor knows: the configuration, what the store's servers say, and what the daemon says.
 //!
-//! All of it is asked for once, before anything is judged. Whoever does not answer is not known.
+//! All of it is asked for once, before anything is judged. What does not answer stays unknown.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigErrors, Loaded, Sources, load};
 use crate::core::policy::ON_TRIAL;
 use crate::store::redis::{Survey, install_crypto, survey};
 
-/// What is known.
+/// Everything that the checks look at.
 pub(super) struct Patient {
     /// The configuration as it is, or what is wrong with it.
     pub(super) loaded: Result<(Loaded, Resolved), ConfigErrors>,
@@ -22,13 +22,13 @@ pub(super) struct Patient {
     pub(super) daemon: Daemon,
     /// The largest cost that applications ask for.
     pub(super) cost: u64,
-    /// How many nodes there will be, where somebody says so.
+    /// How many nodes there will be, if the command line says so.
     pub(super) nodes: Option<u64>,
-    /// Where units of systemd are, where systemd is in charge.
+    /// The directories of systemd's units; empty if systemd does not run.
     pub(super) units: Vec<PathBuf>,
 }
 
-/// What the daemon says; `Null` is what it did not.
+/// The daemon's answers; `Null` for those that it did not give.
 #[derive(Default)]
 pub(super) struct Daemon {
     /// Where it was asked.
@@ -42,7 +42,7 @@ pub(super) struct Daemon {
 }
 
 impl Patient {
-    /// Asks everybody. Takes some seconds where somebody does not answer.
+    /// Asks the store and the daemon. Takes some seconds if one of them does not answer.
     pub(super) fn examine(sources: &Sources, cost: u64, nodes: Option<u64>) -> anyhow::Result<Self> {
         let loaded = load(sources).and_then(|loaded| resolve(&loaded).map(|resolved| (loaded, resolved)));
         let mut store = None;
@@ -56,18 +56,18 @@ impl Patient {
             daemon = Daemon::ask(loaded.config.listen.socket.clone());
         }
         let places = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
-        // It is there where systemd runs, and only there.
+        // This directory exists exactly while systemd runs (sd_booted(3)).
         let in_charge = std::path::Path::new("/run/systemd/system").is_dir();
         let units = places.iter().filter(|_| in_charge).map(PathBuf::from).collect();
         Ok(Self { loaded, store, daemon, cost, nodes, units })
     }
 
-    /// The configuration, where it is right.
+    /// The configuration, if it has no errors.
     pub(super) fn config(&self) -> Option<&Config> {
         self.loaded.as_ref().ok().map(|(loaded, _)| &loaded.config)
     }
 
-    /// How many nodes there are or will be, as far as anybody says.
+    /// How many nodes there are or will be, as far as is known.
     pub(super) fn nodes(&self) -> u64 {
         let seeds = self.config().and_then(|config| config.fleet.as_ref()).map_or(0, |fleet| fleet.seeds.len());
         let told = self.daemon.peers["largest"].as_u64().unwrap_or(0);
@@ -83,7 +83,7 @@ impl Daemon {
         };
         let info = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
         let version = info.lines().find_map(|line| line.strip_prefix("rationd_version:"));
-        // A daemon of another version may not know a question.
+        // A daemon of another version may not know a command.
         let told = |words: &[&[u8]]| ask_json(&socket, words).unwrap_or(Value::Null);
         Self {
             silence: None,
@@ -107,7 +107,7 @@ impl Daemon {
 
 #[cfg(test)]
 impl Patient {
-    /// Of a configuration and nothing else; `store`: what its servers say.
+    /// For tests: a configuration, and what the store's servers say.
     pub(super) fn of(config: &str, store: Option<Survey>) -> Self {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), config).expect("it is ours");

@@ -1,4 +1,4 @@
-//! Checks of policies beside what is asked of them: costs and nodes.
+//! Checks whether limits are large enough for the costs that applications ask for, and for the number of nodes.
 
 use super::check::{Check, Look};
 use super::patient::Patient;
@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// What each limit that holds too little is called, of policies and of their overrides.
+/// The names of the limits that are too small, in policies and in their overrides.
 fn too_small(patient: &Patient, is: impl Fn(&Limit) -> bool) -> Option<Vec<String>> {
     let (loaded, _) = patient.loaded.as_ref().ok()?;
     let mut found = Vec::new();
@@ -47,7 +47,7 @@ fn too_small(patient: &Patient, is: impl Fn(&Limit) -> bool) -> Option<Vec<Strin
 
 fn burst(patient: &Patient) -> Look {
     let cost = patient.cost;
-    // What is in flight is counted in ones.
+    // A concurrent limit takes one permit per check, whatever the cost.
     let small = |limit: &Limit| limit.capacity() < cost && limit.algorithm != Algorithm::Concurrent;
     let Some(found) = too_small(patient, small) else { return Look::Apart };
     Look::none_of(found, Look::Warning, format!("each holds a cost of {cost}"))

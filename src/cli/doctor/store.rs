@@ -1,4 +1,5 @@
-//! Checks of the shared store: in touch, of the right kind, keeping what it is told, and closed to strangers.
+//! Checks of the shared store: whether it answers, is of the right kind and version, keeps what is written, and is
+//! closed to strangers.
 
 use super::check::{Check, Look};
 use super::patient::Patient;
@@ -7,11 +8,12 @@ use crate::store::redis::{Survey, Surveyed};
 
 /// The oldest Redis that has all that the scripts use.
 const OLDEST: (u64, u64) = (6, 2);
-/// Clocks that differ by more are wrong.
+/// The most by which clocks may differ without a warning.
 const APART_MS: i64 = 1_000;
-/// A master that is silent for longer is replaced by then; more is long to be without a part of all keys.
+/// A silent master is replaced after `cluster-node-timeout`. With more than this, a part of all keys is without a store
+/// for long.
 const NODE_TIMEOUT_MS: u64 = 5_000;
-/// In percent of `maxmemory`.
+/// From so many percent of `maxmemory` on a server counts as nearly full.
 const NEARLY_FULL: u128 = 90;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -143,7 +145,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Of each server that was in touch and has something wrong with it, what.
+/// The findings about each server that answered.
 fn each(
     patient: &Patient,
     wrong: fn(String) -> Look,
@@ -175,7 +177,7 @@ fn reachable(patient: &Patient) -> Look {
     let Some(survey) = &patient.store else { return Look::Apart };
     let told = |server: &Surveyed| Some(format!("{}: {}", server.address, server.problem.as_ref()?));
     let problems: Vec<_> = survey.servers.iter().filter_map(told).collect();
-    // Replicas are asked nothing by the daemon; one that is away is a want of safety, not of service.
+    // The daemon sends no calls to replicas, so one that is away endangers safety, but not service.
     let is_served = survey.servers.iter().all(|server| server.problem.is_none() || server.is_replica);
     Look::none_of(
         problems,
@@ -233,7 +235,7 @@ fn rights(patient: &Patient) -> Look {
 
 fn writes(patient: &Patient) -> Look {
     each(patient, Look::Fatal, "a key was written and removed", |_, server| {
-        // A replica, and one of another kind, are told of already.
+        // Replicas, and servers of another kind, are reported by other checks.
         server.unwritable.clone().filter(|_| server.told("role") != Some("slave"))
     })
 }
@@ -246,7 +248,7 @@ fn latency(patient: &Patient) -> Look {
     let seen = format!("a trip takes {}, store.timeout is {}", millis(longest), millis(timeout));
     match longest {
         trip if trip >= timeout => Look::Fatal(seen),
-        // An answer takes a trip, and now and then two.
+        // A call takes one round trip, and two after a redirect or a missing script.
         trip if Micros(trip.0.saturating_mul(2)) >= timeout => Look::Warning(seen),
         _ => Look::Ok(seen),
     }
@@ -341,7 +343,7 @@ mod tests {
 
     const CONFIG: &str = "[store]\nurl = \"redis://10.0.0.1\"\n[policy.api]\nlimits = [\"1/1s\"]\n";
 
-    /// What the check of this name says of a server that is well but for `spoil`.
+    /// The word of the check of this name about a server in which only `spoil` is wrong.
     fn said(id: &str, spoil: impl FnOnce(&mut Survey)) -> &'static str {
         let facts = [("redis_version", "7.2.4"), ("redis_mode", "standalone"), ("role", "master")];
         let server = Surveyed {

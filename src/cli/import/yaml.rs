@@ -105,7 +105,8 @@ impl<'t> Reader<'t> {
                         }
                     }
                 }
-                // A mapping's own mark is one character wide or missing, so the position of its first key is used.
+                // The parser's mark of a mapping is one character wide or missing, so the position of its first key is
+                // used.
                 at = pairs.first().map_or(at, |(key, _)| key.at.clone());
                 (Kind::Map(pairs), anchor)
             }

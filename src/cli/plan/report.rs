@@ -24,11 +24,11 @@ pub(super) struct Counts {
     pub(super) newly_denied: u64,
     /// Those that would pass, and are denied today.
     pub(super) newly_admitted: u64,
-    /// Those whose present replay is not what was recorded.
+    /// Checks whose replay under the present policies does not give the recorded answer.
     pub(super) unlike: u64,
 }
 
-/// What would become of one key.
+/// The figures of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyCounts {
     pub(super) policy: String,
@@ -37,13 +37,13 @@ pub(super) struct KeyCounts {
     pub(super) newly_admitted: u64,
 }
 
-/// What would change.
+/// The figures of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) policies: BTreeMap<String, Counts>,
-    /// Those of which checks would be decided otherwise, the most newly denied first.
+    /// Keys with checks that would be decided otherwise, the most newly denied first.
     pub(super) keys: Vec<(Digest, KeyCounts)>,
-    /// Checks of policies that neither configuration has: of limits in the command, or gone by now.
+    /// Checks of policies that neither configuration has: they were of limits in a command, or the policy was removed.
     pub(super) strange: u64,
 }
 
@@ -61,7 +61,8 @@ impl Counts {
 }
 
 impl Report {
-    /// Of recordings and what became of each arrival, today and then. `name` finds a policy by its tag.
+    /// Compares what became of each recorded arrival under the present and under the new policies. `name` finds a
+    /// policy by its tag.
     pub(super) fn new<'a>(
         recordings: &[Vec<Arrival>],
         (now, then): (&[Vec<Fate>], &[Vec<Fate>]),
@@ -114,7 +115,7 @@ impl Report {
         all
     }
 
-    /// With `most` keys.
+    /// The report as JSON, with at most `most` keys.
     pub(super) fn json(&self, most: usize) -> Value {
         let figures = |counts: &Counts| {
             json!({
@@ -138,7 +139,7 @@ impl Report {
         })
     }
 
-    /// With `most` keys.
+    /// The report as text, with at most `most` keys.
     pub(super) fn text(&self, most: usize) -> String {
         let mut rows = vec![
             ["POLICY", "CHECKS", "DENIED", "WOULD BE DENIED", "NEWLY DENIED", "NEWLY ADMITTED"]
@@ -173,7 +174,7 @@ impl Report {
     }
 }
 
-/// The digits of what a recording keeps of a digest.
+/// The hexadecimal digits of the part of a digest that a recording keeps.
 fn kept_digits(digest: Digest) -> String {
     format!("{:016x}", digest.0 >> u64::BITS)
 }

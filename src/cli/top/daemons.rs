@@ -1,5 +1,4 @@
-//! Asks the daemons that are looked at, each by its socket or all nodes of a fleet by one of them, and makes figures of what they
-//! answer.
+//! Asks the daemons, each by its socket or all nodes of a fleet by one of them, and makes figures of the answers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +11,11 @@ use super::super::ask::{PATIENCE, ask_json_within};
 use super::super::exit::{Code, ExitError};
 use super::{figures, sum};
 
-/// Of each daemon so many times as many keys are asked for where there are several: a key may be hot by what many nodes see.
+/// Each of several daemons is asked for so many times as many keys as are shown, because a key may be hot only in the
+/// sum over many nodes.
 const KEYS_OF_EACH: u32 = 10;
 
-/// Longest wait for each of several daemons: the figures of all others wait as long.
+/// Longest wait for each of several daemons. It is short, because the figures of all others wait as long.
 const PATIENCE_WITH_EACH: Duration = Duration::from_secs(2);
 
 /// Who is asked.
@@ -38,7 +38,7 @@ pub(super) struct Daemons {
     keys: String,
 }
 
-/// What came of asking one daemon.
+/// The answer of one daemon, or why there is none.
 struct Answer {
     /// Its socket, or its name in the fleet.
     daemon: String,
@@ -47,9 +47,9 @@ struct Answer {
 
 /// A daemon whose figures are missing.
 struct Missing {
-    /// It is missed itself, and not only its figures.
+    /// The daemon itself cannot be reached, and not only its figures are missing.
     away: bool,
-    /// How many daemons that are.
+    /// The number of daemons that this stands for.
     daemons: u64,
     why: ExitError,
 }
@@ -83,7 +83,8 @@ impl Daemons {
         }
     }
 
-    /// What those that answer have done together since they were asked before, and why the first of the others does not.
+    /// The figures of all daemons that answer together, since they were last asked; and why the first of the others
+    /// does not answer.
     ///
     /// # Errors
     /// None of them answers.
@@ -96,7 +97,7 @@ impl Daemons {
         for Answer { daemon, came } in self.ask_all()? {
             match came {
                 Ok(after) => {
-                    // Of one that has not answered before there are no rates yet; all else is told.
+                    // A daemon that answers for the first time has no rates yet; its other figures are shown.
                     let of_it = figures::between(self.before.get(&daemon).unwrap_or(&after), &after);
                     rows.push(sum::row((kind, &daemon), &of_it, after["policies_left_out"].as_u64()));
                     figures.push(of_it);
@@ -122,8 +123,8 @@ impl Daemons {
         }
     }
 
-    /// What each of them answers, in their order. All are asked at once, because one that hangs answers only after a while, and
-    /// the figures of all are to be of the same second.
+    /// The answer of each daemon, in order. All are asked at once: one that hangs must not delay the others, whose
+    /// figures are to be of the same second.
     fn ask_sockets(&self, sockets: &[PathBuf]) -> Vec<Answer> {
         let patience = if sockets.len() == 1 { PATIENCE } else { PATIENCE_WITH_EACH };
         let words: [&[u8]; 3] = [b"RATION.TOP", b"COUNT", self.keys.as_bytes()];
@@ -141,14 +142,14 @@ impl Daemons {
         })
     }
 
-    /// What the nodes of a fleet have told the daemon behind `socket`, in the order of their names.
+    /// The answers of a fleet's nodes to the daemon behind `socket`, in the order of their names.
     ///
     /// # Errors
     /// The daemon does not answer, or is in no fleet, or cannot ask one.
     fn ask_fleet(&self, socket: &Path) -> Result<Vec<Answer>, ExitError> {
         let words: [&[u8]; 4] = [b"RATION.TOP", b"COUNT", self.keys.as_bytes(), b"FLEET"];
         let told = ask_json_within(socket, &words, PATIENCE).map_err(|why| {
-            // What a daemon says to a word that it does not know.
+            // The answer of an earlier daemon, which does not know the word `FLEET`.
             if !why.message.starts_with("syntax error") {
                 return why;
             }
@@ -159,7 +160,7 @@ impl Daemons {
             )
         })?;
         let nodes = told["nodes"].as_array().into_iter().flatten().map(node);
-        // Nobody knows the name of a node that went without a word before this daemon was asked.
+        // Nodes that went away unannounced are only counted, since their names are no longer known.
         let missed = told["missed"].as_u64().filter(|missed| *missed > 0).map(|missed| {
             let why = ExitError::new(Code::DaemonUnreachable, format!("{missed} that were there are missed"));
             Answer { daemon: format!("({missed} more)"), came: Err(Missing { away: true, daemons: missed, why }) }
@@ -168,7 +169,7 @@ impl Daemons {
     }
 }
 
-/// What a node of the fleet has told.
+/// Reads the answer of a node of the fleet.
 fn node(told: &Value) -> Answer {
     let daemon = told["node"].as_str().unwrap_or_default().to_owned();
     let came = match told["problem"].as_str() {

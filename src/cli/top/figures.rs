@@ -11,7 +11,8 @@ fn listed(answer: &Value) -> impl Iterator<Item = &Value> {
     answer["policies"].as_array().into_iter().flatten()
 }
 
-/// What happened between two answers, as programs read it. Of a daemon that was started again meanwhile: since it was.
+/// The figures of the time between two answers, as JSON. If the daemon was restarted in between, they are since its
+/// start.
 pub(super) fn between(before: &Value, after: &Value) -> Value {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let is_same = number(&before["uptime_ms"]) <= number(&after["uptime_ms"]);
@@ -23,7 +24,7 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
     };
     let grown = |before: &Value, after: &Value| number(after).saturating_sub(number(before));
     let rate = |before: &Value, after: &Value| per_second(grown(before, after), span);
-    // Each policy of now, beside what was counted of it before.
+    // Each present policy with its earlier counts.
     let pairs: Vec<(&Value, &Value)> = listed(after)
         .map(|policy| (listed(before).find(|known| known["name"] == policy["name"]).unwrap_or(&nothing), policy))
         .collect();
@@ -42,7 +43,7 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
             })
         })
         .collect();
-    // Limits on trial decide about checks that their policy has counted.
+    // Limits on trial are left out, because their checks are counted with the policy.
     let asked = |policy: &Value| policy["name"].as_str().is_some_and(|name| !name.ends_with(ON_TRIAL));
     let checks: u64 = pairs
         .iter()
@@ -88,7 +89,7 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
     })
 }
 
-/// With one decimal where it is small, as one check each five seconds is no zero.
+/// A rate, with one decimal if it is small, so that one check each five seconds is not shown as 0.
 fn per_second(count: u64, span_ms: u64) -> Value {
     tenths_value(count * 10_000 / span_ms.max(1))
 }
@@ -101,7 +102,7 @@ fn tenths_value(number: u64) -> Value {
     if number >= 100 { json!(number / 10) } else { json!(tenths(number)) }
 }
 
-/// The keys with what came of them each second.
+/// The hot keys with their rates.
 fn hot(hot: &Value) -> Value {
     let span = hot["span_ms"].as_u64().unwrap_or(0);
     let list = |kind: &str| -> Vec<Value> {
@@ -116,7 +117,7 @@ fn hot(hot: &Value) -> Value {
     json!({"span_ms": span, "used": list("used"), "denied": list("denied")})
 }
 
-/// How many answers took how long between two answers of `RATION.TOP`.
+/// The histogram of the durations between two answers of `RATION.TOP`.
 fn took(before: &Value, after: &Value) -> Value {
     let (mut counts, old) = (numbers(&after["counts"]), numbers(&before["counts"]));
     counts.iter_mut().zip(old).for_each(|(count, old)| *count = count.saturating_sub(old));

@@ -32,13 +32,13 @@ enum Event {
     Figures(Result<(Value, Option<ExitError>), ExitError>),
 }
 
-/// Draws until somebody has seen enough.
+/// Draws until the user or a signal ends it.
 ///
 /// # Errors
 /// The terminal.
 pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Result<()> {
     let mut screen = Screen { view, figures: Value::Null, problem: None, paused: false, typing: false };
-    // What it was before comes back when this is dropped, by an error or a panic, too.
+    // The terminal's state is restored when this is dropped, also after an error or a panic.
     let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
     let (happens, events) = mpsc::channel();
@@ -55,8 +55,8 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
     }
 }
 
-/// That this process is to end, as by `timeout 60 rationd top`. By default it would end at once, and leave a terminal behind that shows the last
-/// picture and not what is typed.
+/// Reports signals that end the process, as from `timeout 60 rationd top`. By default they would end it at once, and
+/// leave a terminal behind that shows the last drawing and no typed characters.
 fn tell_signals(happens: Sender<Event>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let context = runtime.enter();
@@ -77,7 +77,8 @@ fn tell_signals(happens: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Keys as they are pressed. The thread that reads them ends with the process: a read cannot be called off.
+/// Reports keys as they are pressed. The thread that reads them ends with the process, because a read cannot be
+/// cancelled.
 fn tell_keys(happens: Sender<Event>) {
     std::thread::spawn(move || {
         let _ = io::stdin().keys().map_while(Result::ok).try_for_each(|key| happens.send(Event::Key(key)));
@@ -85,11 +86,11 @@ fn tell_keys(happens: Sender<Event>) {
     });
 }
 
-/// Figures as they come. They have a thread of their own, because keys are to be answered while a daemon is not.
+/// Reports figures as they come. They have a thread of their own, so that keys work while a daemon does not answer.
 fn tell_figures(mut daemons: Daemons, every: Duration, happens: Sender<Event>) {
     std::thread::spawn(move || {
         let (_never, timer) = mpsc::channel::<()>();
-        // Rates of a short while at first, so that the picture is not empty for longer.
+        // The first rates are over a short time, so that the view is not empty for longer.
         let mut pause = every.min(Duration::from_millis(300));
         loop {
             let _ = timer.recv_timeout(pause);
@@ -107,12 +108,12 @@ struct Screen {
     /// Why a daemon does not answer.
     problem: Option<String>,
     paused: bool,
-    /// What is typed belongs to the filter.
+    /// Typed characters go to the filter.
     typing: bool,
 }
 
 impl Screen {
-    /// Does what a key says; false: the view ends.
+    /// Does what a key stands for; false ends the view.
     fn press(&mut self, key: Key) -> bool {
         match key {
             Key::Ctrl('c') => return false,
@@ -148,7 +149,7 @@ impl Screen {
     fn head(&self) -> Vec<Line<'_>> {
         match (&self.problem, self.figures.is_null()) {
             (Some(problem), _) => {
-                // The others go on.
+                // The other daemons still answer.
                 let told = tables::head(&self.figures).into_iter().take(usize::from(self.figures["daemons"].is_u64()));
                 std::iter::once(Line::from(problem.as_str()).fg(Color::Red)).chain(told.map(Line::from)).collect()
             }
@@ -165,7 +166,8 @@ impl Screen {
         let head = self.head();
         let of_head = head.iter().map(|line| wrapped(&line.to_string(), frame.area().width)).sum();
         let for_policies = height(&policies, 14).max(4);
-        // What keys and the foot leave of a small terminal: a table that has no room for a row makes room for those before it.
+        // The lines left by the key lists and the last line. On a small terminal, a table without room for a row is
+        // left out, for the tables before it.
         let mut left = frame.area().height.saturating_sub(of_head + for_policies + LEAST_KEYS + 1);
         let mut fitting = |rows: &Rows, most: u16| {
             let wanted = height(rows, most).min(left);
@@ -204,7 +206,7 @@ impl Screen {
     }
 }
 
-/// Rows that a text takes where no word is cut.
+/// The rows that a text takes if lines break between words only.
 fn wrapped(text: &str, width: u16) -> u16 {
     let (mut rows, mut taken) = (1, 0);
     for word in text.split(' ').map(|word| word.chars().count()) {
@@ -218,12 +220,12 @@ fn wrapped(text: &str, width: u16) -> u16 {
     rows
 }
 
-/// Lines of the keys, which take all that the others leave.
+/// The least lines of the key lists, which take all that the other tables leave.
 const LEAST_KEYS: u16 = 6;
 /// Lines of a table with a single row: its borders, its head, and the row.
 const LEAST_TABLE: u16 = 4;
 
-/// What a name keeps on a terminal that is too narrow for all columns.
+/// The least width of a column of text on a terminal that is too narrow for all columns.
 const LEAST_NAME: u16 = 8;
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, title: &str, rows: &Rows, widths: &[u16]) {
@@ -232,7 +234,8 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, title: &str, rows: &Rows, width
         let style = if row.iter().any(|cell| cell == "AWAY") { Style::new().fg(Color::Red) } else { Style::new() };
         Row::new(row.iter().map(String::as_str)).style(style)
     });
-    // Figures are whole or of no use, so names make room for them, as far as they may, and then the last column does.
+    // A figure that is cut is useless, so only columns of text are cut: first a last column that is wider than the
+    // names, then the names, each down to [`LEAST_NAME`].
     let (all, frame_width) = (widths.iter().sum::<u16>() + widths.len() as u16 - 1, 2);
     let missing = (all + frame_width).saturating_sub(area.width);
     let last = widths.len() - 1;
@@ -285,7 +288,7 @@ mod tests {
         }
     }
 
-    /// As large as terminals are when they are opened.
+    /// The size is that of a terminal as it is opened.
     #[test]
     fn a_small_terminal_cuts_no_figure() {
         let mut screen = screen();
@@ -320,7 +323,7 @@ mod tests {
         assert!(drawn.contains("b.sock") && drawn.contains("2 daemons of rationd 0.1.0"), "{drawn}");
     }
 
-    /// Of several daemons each has a row, and one that is lost is seen at once.
+    /// Each of several daemons has a row, and one that is lost stands out.
     #[test]
     fn each_of_several_daemons_has_a_row() {
         let mut screen = screen();
@@ -334,7 +337,8 @@ mod tests {
         }
     }
 
-    /// Where there is room for one table, it is whole, and the others are not there: three tables without a row say nothing.
+    /// With room for one table only, that one is shown whole and the others are left out, because tables without rows
+    /// say nothing.
     #[test]
     fn a_small_terminal_shows_of_a_fleet_who_is_there() {
         let mut screen = screen();

@@ -1,4 +1,5 @@
-//! The figures of several daemons as those of one, whether each was asked or told its fleet. Computes; shows nothing.
+//! The figures of several daemons as those of one, whether they came from each daemon or from one of a fleet. Computes;
+//! shows nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,8 +9,9 @@ use serde_json::{Map, Value, json};
 use super::figures::{calls_per_1000, percentiles};
 use crate::core::policy::ON_TRIAL;
 
-/// What several daemons do together: counts and rates are added, keys and policies by their names, and percentiles are those of
-/// all answers. `rows`: what is told of each daemon; those that did not answer are among them. `most`: the most keys of each list.
+/// Adds the figures of several daemons: counts and rates by policy and by key; percentiles are computed from the sum of
+/// the histograms. `rows` has an object for each daemon, also for those that did not answer; `most` bounds each list of
+/// keys.
 pub(super) fn sum(each: &[Value], rows: Vec<Value>, most: usize) -> Value {
     let took = added_histogram(each.iter().map(|figures| &figures["took"]));
     let [p50, p99] = percentiles(&took);
@@ -36,8 +38,8 @@ pub(super) fn sum(each: &[Value], rows: Vec<Value>, most: usize) -> Value {
     together
 }
 
-/// What is told of one daemon beside the sum of all: its `socket`, or which `node` it is, and how it is. It may have had no room
-/// for some of its policies.
+/// The object for one daemon beside the sum: its `socket` or `node`, and its state. `left_out` counts the policies for
+/// which its answer had no room.
 pub(super) fn row((kind, daemon): (&str, &str), figures: &Value, left_out: Option<u64>) -> Value {
     let policies = listed(&figures["policies"]).filter(|policy| !name(&policy["name"]).ends_with(ON_TRIAL));
     let denied = policies.filter_map(|policy| policy["denied_per_s"].as_f64()).sum();
@@ -62,14 +64,14 @@ fn name(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Objects by what they are of.
+/// Groups objects by the name that `of` gives.
 fn by<'a>(all: impl Iterator<Item = &'a Value>, of: impl Fn(&Value) -> String) -> BTreeMap<String, Vec<&'a Value>> {
     let mut groups = BTreeMap::<String, Vec<&Value>>::new();
     all.for_each(|one| groups.entry(of(one)).or_default().push(one));
     groups
 }
 
-/// One object for several: numbers are added, and all else is that of the first which has it.
+/// Adds objects: numbers are added, and other fields are those of the first object that has them.
 fn added(same: &[&Value]) -> Value {
     let mut together = Map::new();
     for (field, value) in same.iter().filter_map(|one| one.as_object()).flatten() {
@@ -89,7 +91,7 @@ fn rate(sum: f64) -> Value {
     if sum >= 10.0 { json!(sum.round() as u64) } else { json!((sum * 10.0).round() / 10.0) }
 }
 
-/// Counts of answers by their times. Nothing where daemons of two versions count by other bounds.
+/// Adds histograms of durations; null if daemons of two versions have different bounds.
 fn added_histogram<'a>(mut each: impl Iterator<Item = &'a Value>) -> Value {
     let Some(first) = each.next() else { return Value::Null };
     let mut counts: Vec<u64> = listed(&first["counts"]).filter_map(Value::as_u64).collect();
@@ -113,8 +115,8 @@ fn versions(each: &[Value]) -> String {
     versions.join(" and ")
 }
 
-/// A key is known by its policy and its digest: its text may be cut. A sketch tells how often a key was seen at least, and
-/// so does the sum.
+/// Adds hot keys by policy and digest, since their text may be cut. Each sketch gives a lower bound of how often a key
+/// was seen, so the sum is one, too.
 fn hot(each: &[Value], most: usize) -> Value {
     let list = |kind: &str| -> Vec<Value> {
         let all = each.iter().flat_map(|figures| listed(&figures["hot"][kind]));
@@ -159,7 +161,7 @@ fn checks_per_second(each: &[Value]) -> Value {
     rate(each.iter().filter_map(|figures| figures["checks_per_s"].as_f64()).sum())
 }
 
-/// The nodes that any of them sees. What a node owns of the keys that it knows it says itself, where it was asked.
+/// The nodes that any daemon sees. How many keys a node owns is its own count, if it was asked.
 fn fleet(each: &[Value]) -> Value {
     let seen = each.iter().flat_map(|figures| listed(&figures["fleet"]["peers"]));
     let nodes = by(seen, |peer| name(&peer["name"]));
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_all_answers() {
-        // Of one daemon all answers took up to 25 us, of the other all took up to 50.
+        // All answers of one daemon took up to 25 us, all of the other up to 50.
         let (quick, slow) = (figures(900, 0, 0), figures(0, 100, 0));
         assert_eq!((&quick["p99_us"], &slow["p50_us"]), (&json!(25), &json!(50)));
         let together = sum(&[quick, slow], Vec::new(), 20);
@@ -225,8 +227,8 @@ mod tests {
         assert_eq!((used.len(), &used[0]["key"], &used[0]["times"]), (1, &json!("other"), &json!(720)));
     }
 
-    /// What the issue asks for, of a fleet: each of eight nodes sees an eighth of the checks, with keys as Zipf's law of exponent 1.1
-    /// has them, and tells ten times as many keys as are shown. The twenty that came most often at all of them are found.
+    /// Each of eight nodes sees an eighth of the checks, whose keys follow Zipf's law with exponent 1.1, and reports
+    /// ten times as many keys as are shown. The twenty keys that came most often in the whole fleet are found.
     #[test]
     fn the_top_twenty_of_a_fleet_are_found() {
         const KEYS: u64 = 100_000;
@@ -243,7 +245,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let drawn = (state >> 11) as f64 / (1_u64 << 53) as f64 * sums[sums.len() - 1];
                 let rank = sums.partition_point(|sum| *sum < drawn) as u64;
-                // Other bits than those that the key is drawn by have little of chance in them.
+                // Multiplied first, because the bits of the state that the key does not use are hardly random.
                 let node = (state.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % NODES;
                 let digest = Digest::of("p", &rank.to_le_bytes());
                 let shard = &mut shards[node * 64 + (digest.0 >> 64) as usize % 64];
@@ -307,7 +309,7 @@ mod tests {
         assert!(told["problem"].as_str().is_some_and(|problem| problem.starts_with("3 policies")), "{told}");
     }
 
-    /// Of several daemons each tells ten times as many keys as are shown.
+    /// Each of several daemons reports ten times as many keys as are shown.
     #[test]
     fn the_only_one_that_answers_tells_no_more_keys_than_are_shown() {
         let together = sum(&[figures(1, 0, 0)], Vec::new(), 1);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::{keys, output};
 use super::sort::Sort;
 
-/// Which part of the figures is shown, and in which order.
+/// Which policies and keys are shown, and in which order.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) sort: Sort,
@@ -56,7 +56,7 @@ impl View {
         keys.filter(|key| self.shows(&key["policy"]) || self.shows(&key["key"])).collect()
     }
 
-    /// For programs: policies and keys as people see them, and all else as it is.
+    /// For programs: policies and keys filtered and sorted as people see them, and everything else unchanged.
     pub(super) fn json(&self, figures: &Value) -> Value {
         let mut shown = figures.clone();
         shown["policies"] = json!(self.shown_policies(figures));
@@ -121,7 +121,7 @@ pub(super) fn head(figures: &Value) -> Vec<String> {
     vec![first, second]
 }
 
-/// The daemons, where several were asked: first those that do not answer, and then the busiest.
+/// The daemons, if several were asked: first those that do not answer, then the busiest.
 pub(super) fn daemons(figures: &Value) -> Rows {
     let mut daemons: Vec<&Value> = figures["by_daemon"].as_array().into_iter().flatten().collect();
     daemons.sort_by_key(|daemon| {
@@ -145,7 +145,7 @@ pub(super) fn daemons(figures: &Value) -> Rows {
     rows_of(&["DAEMON", "STATE", "CHECKS/S", "DENIED/S", "99 %", "KEYS", "STORE", "PROBLEM"], rows)
 }
 
-/// Whether a daemon is there; what it does may be unknown all the same.
+/// Whether a daemon can be reached, even if its figures are missing.
 fn is_there(daemon: &Value) -> bool {
     daemon["away"].as_bool().map_or(daemon["problem"].is_null(), |away| !away)
 }
