@@ -33,7 +33,7 @@ pub struct Decision {
     /// The most tokens that the limit ever has: the count of a window, the burst of a token bucket, the slots of a
     /// concurrent limit; 0 where the policy counts nothing for this key.
     pub limit: u64,
-    /// Tokens that are left of them after this check.
+    /// Tokens that are left of `limit` after this check.
     pub remaining: u64,
     /// The wait, in whole milliseconds, after which this cost is admitted if nobody else spends. `None` after an
     /// admission; after a denial, `None` means that no wait helps, because the cost is above `limit` or the key is
@@ -41,7 +41,8 @@ pub struct Decision {
     pub retry_after: Option<Duration>,
     /// The wait until `limit` tokens are left again if nobody spends, in whole seconds, rounded up.
     pub reset_after: Duration,
-    /// The same as a point in time: milliseconds since the Unix epoch, on the store's clock.
+    /// The time at which `limit` tokens are left again if nobody spends: milliseconds since the Unix epoch, on the
+    /// store's clock.
     pub reset_at_ms: u64,
     /// Why the verdict is what it is, as one word:
     ///

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Most tokens that one lease asks for. The daemon would have to lend more of them before it could decide anything else.
 const MOST: u64 = 1 << 20;
 
-/// Stands for "no bound" while everything is admitted. No limit is larger, so no application can spend it in that
-/// time.
+/// The tokens that are held while everything is admitted. No limit is larger, so no application can spend them before
+/// the daemon is asked again.
 const UNBOUNDED: u64 = 1 << 53;
 
 /// After a failure the daemon is not asked for this long, plus a random part of up to as long again, so that the

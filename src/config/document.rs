@@ -54,7 +54,7 @@ impl Spans {
         self.0.sort_by(|(one, _), (other, _)| one.cmp(other));
     }
 
-    /// The span of `path`, once they are in order.
+    /// The span of `path`; the list must be in order.
     fn get(&self, path: &[String]) -> Option<Range<usize>> {
         let path = Self::joined(path.iter().map(String::as_str));
         let index = self.0.binary_search_by(|(other, _)| other.cmp(&path)).ok()?;

@@ -1,7 +1,7 @@
 //! The schema as JSON Schema, so that editors complete a configuration and mark what is wrong in it.
 //!
-//! Made from the one list that checking uses; what an editor can be told is less than what checking knows. What keys are for
-//! stands in the comments of the sample.
+//! It is made from the list that checking uses, but checks less than that: JSON Schema cannot express the grammar of
+//! limits, for example. The comments of the sample say what each key is for.
 
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// A table of just these keys, each with what it takes and its default.
+/// A table with these keys and no others, each with its type and its default.
 fn object<'a>(keys: impl Iterator<Item = (&'a str, Kind, Option<&'a str>)>) -> Value {
     let properties: Map<String, Value> = keys
         .map(|(name, kind, default)| {
@@ -54,7 +54,7 @@ fn object<'a>(keys: impl Iterator<Item = (&'a str, Kind, Option<&'a str>)>) -> V
     json!({"type": "object", "additionalProperties": false, "properties": properties})
 }
 
-/// What a key of this kind takes.
+/// The type of a key of this kind.
 fn taken(kind: Kind) -> Value {
     match kind {
         Kind::Bool => json!({"type": "boolean"}),

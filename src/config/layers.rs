@@ -77,7 +77,7 @@ impl Loaded {
         show::settings(&self.layers)
     }
 
-    /// One of those; `None` when there is none of that name.
+    /// The setting of this name; `None` if there is none.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<Entry> {
         self.settings().into_iter().find(|entry| entry.key == key)
@@ -275,8 +275,7 @@ fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>
     }
 }
 
-/// Reports what the TCP address lacks. Beyond this host nobody but users or holders of a certificate may reach it, and
-/// nobody may listen in.
+/// Reports what the TCP address lacks. An address that other hosts reach needs TLS, and users or client certificates.
 fn check_tcp(listen: &Listen, complain: &mut impl FnMut(&str, &str, &str)) {
     let files = [
         ("listen.tcp_cert", &listen.tcp_cert),

@@ -1,4 +1,4 @@
-//! The configuration: a tree of typed values, the layers that it is read from, and errors that point at the line.
+//! The configuration: a tree of typed values, the layers that it is read from, and errors with file and line.
 //!
 //! Later layers override earlier ones: built-in defaults, one TOML file, `policies.d/*.toml` beside it (policies
 //! only), variables like `RATIOND_SECTION__KEY`, flags. Everything is checked before anything is used, and all errors

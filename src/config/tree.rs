@@ -23,9 +23,9 @@ pub struct Config {
     /// The fleet; `None` when the node is alone.
     #[serde(default)]
     pub fleet: Option<Fleet>,
-    /// Where it tells of denials.
+    /// The file of denials.
     pub denials: Denials,
-    /// Where it records what comes.
+    /// The record of arriving checks.
     pub record: Record,
     /// Its log.
     pub log: Log,
@@ -72,7 +72,7 @@ pub struct Listen {
     pub admin: Option<SocketAddr>,
     /// Whether checks are served on the admin address, too.
     pub admin_checks: bool,
-    /// The status page shows keys.
+    /// Whether the status page shows keys.
     pub admin_keys: bool,
     /// Host names for the admin address, beside `localhost` and IP addresses.
     #[serde(default)]
@@ -148,7 +148,7 @@ pub struct Node {
     pub name: String,
     /// Most keys that are held.
     pub max_keys: usize,
-    /// Most bytes of memory that clients can make the daemon use; `None` for a quarter of the machine's.
+    /// Most bytes of memory that clients can make the daemon use; `None` for a quarter of the available memory.
     pub max_memory: Option<u64>,
 }
 
@@ -171,7 +171,7 @@ pub struct Fleet {
     pub tick: Micros,
     /// Whether this node leases seldom used keys for its peers, and asks them.
     pub owner: Owner,
-    /// What this node tells peers on which somebody looks at the whole fleet.
+    /// What this node tells a peer on which somebody views the whole fleet.
     pub top: FleetTop,
     /// Certificates (PEM) of the CAs that peers' certificates are checked with.
     pub ca: PathBuf,
@@ -188,19 +188,19 @@ pub struct Fleet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Owner {
-    /// It does, but leases for nobody in a large fleet where others do.
+    /// It does both, but leases for no peer in a large fleet if others do.
     Auto,
-    /// It does in any fleet.
+    /// It does both in a fleet of any size.
     Always,
     /// It asks no peer, and no peer asks it.
     Never,
 }
 
-/// `fleet.top`: what a node tells peers on which somebody looks at the whole fleet.
+/// `fleet.top`: what a node tells a peer on which somebody views the whole fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FleetTop {
-    /// Its sums by policy, and how it is.
+    /// Its counts by policy, and its state.
     #[default]
     Totals,
     /// The hottest keys, too.
@@ -209,18 +209,18 @@ pub enum FleetTop {
     Off,
 }
 
-/// `[denials]`: lines about what is denied.
+/// `[denials]`: a file with lines about denials.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Denials {
     /// The file; `None` for none.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// How it tells of keys.
+    /// How the file names keys.
     pub keys: DenialKeys,
 }
 
-/// `denials.keys`: how the file tells of keys.
+/// `denials.keys`: how the file names keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DenialKeys {
@@ -230,7 +230,7 @@ pub enum DenialKeys {
     Digest,
 }
 
-/// `[record]`: the file of what comes, for `rationd plan`.
+/// `[record]`: the file of arriving checks, for `rationd plan`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -239,7 +239,7 @@ pub struct Record {
     pub file: Option<PathBuf>,
     /// About how many bytes it takes at most.
     pub size: u64,
-    /// It has the keys' first bytes.
+    /// Whether it has the keys' first bytes.
     pub keys: bool,
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn drive(path: PathBuf, timeouts: Timeouts, mut jobs: mpsc::Rec
                 let worked = line.has_answered;
                 let error = told(end, line, &path, timeouts);
                 if worked {
-                    // It was a daemon, so another one may be there already.
+                    // The connection had worked, so the daemon may only have been restarted: no backoff.
                     failures = 0;
                     continue;
                 }
