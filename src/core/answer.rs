@@ -18,7 +18,7 @@ pub struct Resolution {
     pub reason: Reason,
     /// What the decision is based on.
     pub source: Source,
-    /// The wait to report, where it is not computed from the counters.
+    /// The wait to report, if it is not computed from the counters.
     pub retry_after: Option<Micros>,
 }
 
@@ -35,7 +35,7 @@ impl Resolution {
         Self { verdict: Verdict::Deny, reason, source, retry_after: None }
     }
 
-    /// The same with a given wait.
+    /// The same outcome with a given wait.
     #[must_use]
     pub const fn after(mut self, wait: Micros) -> Self {
         self.retry_after = Some(wait);
@@ -62,8 +62,8 @@ pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Stand
     each.collect()
 }
 
-/// Fills in a decision. `counters` are those after the decision, less what this node still holds; `cost` is what was
-/// asked for.
+/// Fills in a decision. `counters` are those after the decision, with tokens that this node still holds counted as
+/// left; `cost` is what was asked for.
 ///
 /// # Panics
 /// Never: a rule has at least one limit.

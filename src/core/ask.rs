@@ -4,8 +4,8 @@
 //! asked for them admits as many. So the store counts each token once, when it lends it. Nothing of an ask is remembered: one
 //! whose answer is lost is never asked again under its id, and what was lent for it is lost.
 //!
-//! A peer that cannot reach the store, either, may lend of what the store has set aside for it of a window: it admits so much less
-//! itself, and the store counts it when it counts what that peer has admitted.
+//! A peer that cannot reach the store, either, may lend tokens of a window that the store has set aside for it: it
+//! admits so many fewer itself, and the store counts them together with what that peer has admitted.
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ pub struct Ask {
 pub struct Terms {
     /// [`Rule::fingerprint`] of the limits by which the tokens are to be spent.
     pub rule: u64,
-    /// Tokens that would do for all who wait.
+    /// Tokens that would serve everybody who waits.
     pub want: u64,
     /// The fewest that are of any use; at least 1.
     pub least: u64,
-    /// The time in which the peer may answer, from when the ask arrives: that for which the answer is awaited, less the way there and back.
-    /// Under several limits it is all of that, because the peer lends nothing that ends before.
+    /// How long after the arrival of the ask the peer may still answer: [`Ask::awaited`] less the trip there and back.
+    /// Under several limits it is all of `awaited`, because the peer lends no tokens that end before.
     pub patience: Micros,
     /// A peer that cannot reach the store, either, may lend of what the store has set aside for it.
     pub aside: bool,
@@ -58,27 +58,28 @@ pub struct Loan {
     pub lasts: Option<Micros>,
     /// The earliest and the latest that the store's clock can have read when the peer answered.
     pub clock: [Timestamp; 2],
-    /// The key's epoch as the peer knows it. Nothing is decided by it: the store has counted these tokens under whichever epoch.
+    /// The key's epoch as the peer knows it, for the decision's field. It decides nothing, because the store has
+    /// counted these tokens under any epoch.
     pub epoch: u64,
-    /// The counters as the peer's own clients are told of them, one per limit of the rule; the rest are zero.
+    /// The counters that the peer's own clients are answered by, one per limit of the rule; the rest are zero.
     pub counters: [Counter; MAX_LIMITS],
-    /// Where less was lent than was wanted, after how long there may be more.
+    /// If fewer tokens were lent than were wanted, the time after which there may be more.
     pub wait: Micros,
-    /// The peer cannot reach the store, and lends of what that has set aside for it: nothing but its clock and the time of the window is
-    /// said of the store.
+    /// The peer cannot reach the store, and lends what is set aside for it. The loan then says nothing of the store but
+    /// its clock and the time of the window.
     pub aside: bool,
 }
 
 /// Why a peer lends nothing on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// It goes by other limits.
+    /// It has other limits for this key.
     OtherRule,
     /// Its part of the store does not answer it, either.
     NoStore,
     /// It leaves.
     Leaving,
-    /// It asks a peer for this key itself: nobody lends on what it was lent on.
+    /// It asks a peer for this key itself, and loans are not lent on.
     Asks,
     /// It has no room for the key or no time for the ask.
     Busy,
@@ -88,12 +89,12 @@ impl Refusal {
     /// Every one, in the order of their discriminants.
     pub const ALL: [Self; 5] = [Self::OtherRule, Self::NoStore, Self::Leaving, Self::Asks, Self::Busy];
 
-    /// Whether the peer had better be left out for a while, as it would refuse the next ask, too, for whatever key.
+    /// Whether the peer would refuse asks for other keys, too, so that it is left out for a while.
     #[must_use]
     pub fn lasts(self) -> bool {
         matches!(self, Self::NoStore | Self::Leaving)
     }
 }
 
-/// What comes of an ask at the peer.
+/// A peer's answer to an ask.
 pub type Answer = Result<Loan, Refusal>;

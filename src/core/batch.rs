@@ -31,18 +31,18 @@ pub struct Tuner {
     follows: Follows,
 }
 
-/// How often, of late, a check has come so soon after the one before that a token which is kept for it of a bucket is still
-/// there.
+/// How often a check follows the one before it so soon that a bucket's token which was kept for it has not been
+/// returned yet.
 #[derive(Clone, Copy, Debug)]
 struct Follows {
     /// In 256ths.
     often: u8,
-    /// The token is kept for so many of [`gcra::UNIT`].
+    /// For how long such a token is kept, in units of [`gcra::UNIT`].
     units: u8,
 }
 
 impl Default for Follows {
-    /// One check that follows another makes it usual.
+    /// Begins a little below [`USUAL`], so that one check which follows another makes it usual.
     fn default() -> Self {
         Self { often: USUAL - 1, units: 1 }
     }
@@ -158,8 +158,8 @@ pub struct Bounds {
     pub window: Micros,
     /// Most of the limit is left.
     pub plenty: bool,
-    /// So many nodes ask this one instead of the store: tokens for more than a few checks may be leased for a window. 1
-    /// where this node leases for itself.
+    /// How many nodes this one leases for, as the owner of the key: then tokens for more than a few checks may be
+    /// leased for a window. 1 if this node leases for itself.
     pub nodes: u64,
     /// What is left over when the window ends lapses, and costs no call.
     pub lapses: bool,
@@ -173,7 +173,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Nobody else leases, because peers ask this node.
+    /// Whether no other node leases, because peers ask this one.
     fn for_all(&self) -> bool {
         self.nodes > 1
     }
@@ -242,10 +242,10 @@ impl Tuner {
         let growth = if bounds.for_all() { GROWTH_FOR_ALL } else { GROWTH };
         let (low, high) =
             (self.batch / SHRINK_PART, self.batch.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
-        // Seen about once per interval: ask for what waits, hold nothing.
+        // A key that is checked about once per interval: tokens for waiters are asked for, and none are held.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
-        // Rare checks are measured over several refills.
+        // A measurement of rare checks spans several refills.
         let longest = bounds.window.0.saturating_mul(LONGEST_WINDOWS);
         if checks >= ENOUGH || checks == 0 {
             (self.since, self.demand, self.checks) = (now, 0, 0);
@@ -265,8 +265,8 @@ impl Tuner {
         self.batch
     }
 
-    /// What is leased for so many nodes beyond the use that was measured. Of a key that is new, it is a check of each of
-    /// them.
+    /// The tokens that an owner leases for so many nodes beyond the measured use. For a new key, that is a check for
+    /// each node.
     fn reserve(&self, used: u64, nodes: u64) -> u64 {
         match (self.rate, used) {
             (0, _) if self.batch == 0 => self.mean_cost().saturating_mul(nodes - 1),
@@ -275,7 +275,7 @@ impl Tuner {
         }
     }
 
-    /// What is leased for all nodes of a whole window of that length.
+    /// The tokens that an owner leases for all nodes and a whole window of that length.
     #[must_use]
     pub fn for_window(&self, length: Micros) -> u64 {
         let used = self.used_in(length);
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(of_a_bucket(&seldom), 1);
         assert_eq!(of_a_bucket(&[1_000, 1_400]), 4, "of a key that is new, one check that follows another is enough");
         assert_eq!(of_a_bucket(&[1_000, 9_000, 9_400]), 1, "one of two did");
-        // By its mean rate, too, a check comes every 8 s here. But after a pause others follow.
+        // The mean rate is a check every 8 s here, too, but after each pause several checks follow each other.
         let in_visits: Vec<u64> =
             (1..=5).flat_map(|visit| (0..10).map(move |check| visit * 80_000 + check * 200)).chain([480_000]).collect();
         assert!(of_a_bucket(&in_visits) >= 4, "{}", of_a_bucket(&in_visits));
@@ -439,7 +439,7 @@ mod tests {
             let remaining = Micros::from_secs(60 - at % 60);
             tuner.refill(Instant(at * 1_000_000), Bounds { remaining, ..minute })
         };
-        // A check of each of the nodes, as nothing is known yet; then what they use, a quarter of that, and eight.
+        // First a check for each node, as nothing is known yet; then what they use, a quarter more, and eight.
         assert_eq!([refill(60, 0), refill(120, 20), refill(180, 20)], [20, 34, 34]);
         assert_eq!(refill(230, 20), 14, "near the end of the window");
     }

@@ -1,9 +1,10 @@
 //! The timers of a shard's keys, earliest first.
 //!
-//! A timer is seldom looked at before it is due, and most are due within seconds. So only those of the present slice of time are
-//! kept in order; the slices after it are lists, and a list is put in order when its time has come. A heap of all timers of many keys
-//! would be read from memory all over at each step; one of a slice stays in the processor's cache. Timers that are due later than the
-//! last list wait in a heap of their own. The order in which timers are due is that of one heap. Called by `context.rs`.
+//! Only the earliest timer is ever asked for, and most timers are due within seconds. So only timers of the present
+//! slice of time are kept in a heap; those of later slices are in lists, each of which becomes the heap when its time
+//! has come. A heap of all timers of many keys would be read from memory all over at each step; the heap of a slice
+//! stays in the processor's cache. Timers that are due later than the last list wait in a heap of their own. Timers
+//! leave in the same order as from a single heap. Called by `context.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,8 +17,9 @@ const SLICE: u64 = 1 << 16;
 /// Lists: for the next 4 s, in which all but few timers are due.
 const LISTS: u64 = 64;
 
-/// So few timers are laid aside when one comes that is due slices before them. Else an hour's only timer would make that hour the
-/// present, and all that comes in it one heap.
+/// When a timer comes that is due slices before the present one, its slice becomes the present one if there are no more
+/// timers than this, which are then moved. Otherwise a single timer that is due in an hour would stretch the present
+/// slice to that hour, and all timers until then would be in one heap.
 const FEW: usize = 16;
 
 /// The time at which the key with that index is to be looked at.
@@ -26,7 +28,7 @@ type Timer = (Instant, u32);
 /// The timers.
 #[derive(Debug)]
 pub(super) struct Calendar {
-    /// Those before the slice `next`, and no others. It is empty only when there is no timer at all.
+    /// The timers before the slice `next`. It is empty only when there is no timer at all.
     present: BinaryHeap<Reverse<Timer>>,
     /// The first slice that is not in `present`.
     next: u64,
@@ -34,7 +36,7 @@ pub(super) struct Calendar {
     lists: Box<[Vec<Timer>]>,
     /// How many timers the lists have.
     listed: usize,
-    /// Those of later slices; some may be of those of the lists.
+    /// Timers of later slices. Some may belong to slices that have a list by now.
     later: BinaryHeap<Reverse<Timer>>,
 }
 
@@ -79,7 +81,7 @@ impl Calendar {
         Some(timer)
     }
 
-    /// Makes `slice` the present.
+    /// Makes `slice` the present one.
     fn begin_at(&mut self, slice: u64) {
         self.next = slice.saturating_add(1);
         let listed = self.lists.iter_mut().flat_map(|list| list.drain(..)).map(Reverse);
@@ -91,7 +93,7 @@ impl Calendar {
         }
     }
 
-    /// Puts the slice `next` in order, or, where the lists are empty, the first that has a timer.
+    /// Makes the slice `next` the present one, or the first slice with a timer if the lists are empty.
     fn advance(&mut self) {
         if self.listed == 0
             && let Some(Reverse((at, _))) = self.later.peek()
@@ -122,7 +124,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Timers of the present, of all lists, and of long after: whatever comes between, they leave as from one heap.
+        /// Timers of the present slice, of all lists and of later slices leave as from one heap, however pushes and
+        /// pops are mixed.
         #[test]
         fn timers_leave_in_the_order_of_one_heap(
             steps in prop::collection::vec((0_u8..4, 0..=5 * LISTS * SLICE, 0_u32..4), 1..400),
@@ -149,7 +152,7 @@ mod tests {
         }
     }
 
-    /// A timer that is never due (`Instant(u64::MAX)`) has a place, too.
+    /// A timer at the clock's end (`Instant(u64::MAX)`) can be stored, too.
     #[test]
     fn the_last_time_of_all_has_its_place() {
         let mut calendar = Calendar::new();

@@ -27,7 +27,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether tokens are set aside of what the call is about. A call that leaves no record has no part of that.
+    /// Whether tokens of the call's limits are set aside. A call without an id has no part in that, because it leaves
+    /// no record.
     #[must_use]
     pub fn sets_aside(&self) -> bool {
         self.id != 0 && self.rule.is_entitled()
@@ -106,29 +107,30 @@ pub struct Acquire {
     pub ages: Ages,
     /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
-    /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
-    /// execute the call. It may have executed it before and have forgotten that, together with the key. What is sent for the first
-    /// time may say none, and no connection brings it twice; what is sent again always does.
+    /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node
+    /// does not execute the call. It may have executed it before and have forgotten that, together with the key. A call
+    /// that is sent for the first time may have none, since no connection delivers it twice; one that is sent again
+    /// always has one.
     pub until: Option<StoredTime>,
-    /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
+    /// What this node says of its entitlement, if tokens of this rule are set aside ([`Rule::is_entitled`]).
     pub claim: Option<Claim>,
 }
 
-/// For so long the store remembers at least that it has executed an acquire: as long as the shortest census period.
+/// The store remembers for at least this long that it has executed an acquire: it is the shortest census period.
 pub const CALL_LIFE: Micros = Micros::from_secs(1);
 
-/// Half of [`CALL_LIFE`]. The time in which an acquire may be executed lies by so much on either side of the time that the store's
-/// clock most likely shows; and where checks may wait for the store for longer, acquires say no such time: a store that is so
-/// slow could answer none of them before it is over.
+/// Half of [`CALL_LIFE`]. The span in which an acquire may be executed reaches so far to either side of the time that
+/// the store's clock most likely shows. If checks may wait for the store for longer than this, acquires name no such
+/// span, because a store that takes so long could answer none of them within it.
 pub(super) const HALF_CALL_LIFE: Micros = Micros(CALL_LIFE.0 / 2);
 
 /// A time that every store's clock has passed.
 const PASSED: Timestamp = Timestamp(1);
 
 impl Acquire {
-    /// What it says when it is sent once more, because its answer was lost. If it said no time, the store may have executed it and
-    /// have forgotten that when this comes: however late, it is executed by no store that does not remember it, and only asks what
-    /// it was lent.
+    /// The acquire as it is sent once more, because its answer was lost. If it had no time, the store may have executed
+    /// it and forgotten that. So it gets a time that has passed: a store that does not remember it will not execute it,
+    /// and one that does answers what it has lent.
     #[must_use]
     pub(super) fn repeated(self) -> Self {
         Self { until: self.until.or(PASSED.stored()), ..self }
@@ -145,14 +147,17 @@ impl Acquire {
 /// of the limit in millionths, and `demand` tokens of a period of accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Those that the node takes to be set aside for it. They stay so until a call says fewer. `None`: this process has not been told
-    /// of any, so that another one under the node's name may have spent what is set aside for it in this window.
+    /// The tokens that the node believes to be set aside for it. They stay set aside until a call believes fewer.
+    /// `None`: this process has not learned of any, so an earlier one under the node's name may have spent what is set
+    /// aside in this window.
     pub believes: Option<u64>,
-    /// Those that it uses in a window.
+    /// The tokens that it uses in a window.
     pub demand: u64,
-    /// When the call frees in its window what is set aside for this node, which lives on what it is lent from then on.
+    /// When the call may free what is set aside for this node in its window; from then on the node spends what it is
+    /// lent.
     pub frees: Frees,
-    /// Of a bucket, what the node has admitted on its part, as far as the bucket has not forgotten it. It is charged at once.
+    /// Of a bucket, the tokens that the node has admitted by its part and that have not leaked away yet. They are
+    /// charged at once.
     pub owes: u64,
 }
 
@@ -177,14 +182,14 @@ pub enum Frees {
     /// The call only looks whether the store answers.
     #[default]
     Never,
-    /// Until then, the end included: later the node may have gone on without the store, on what is set aside for it.
+    /// Up to this time, inclusive: later the node may already admit checks by its entitlement, without the store.
     Until(Timestamp),
-    /// The node can spend nothing of it, as far as it knows, so the call may come at any time.
+    /// The node knows of no entitlement that it could spend, so the call may come at any time.
     AtAnyTime,
 }
 
 impl Frees {
-    /// In a call, a time that never comes.
+    /// The number that stands for [`Frees::AtAnyTime`] in a call: a time that never comes.
     const NEVER_OVER: u64 = (1 << 53) - 1;
 
     /// Whether a call that is executed at that time frees it.
@@ -268,11 +273,11 @@ impl Window {
 pub struct Voided {
     /// The id of the call.
     pub id: u64,
-    /// Its [`Acquire::need`], which a bucket was charged at once. Where tokens of a window are set aside, some of it may have been to
-    /// pay for what the node has spent of them.
+    /// Its [`Acquire::need`], which a bucket was charged at once. Where tokens of a window are set aside, some of it
+    /// may have been meant to pay for what the node has spent of its entitlement.
     pub need: u64,
-    /// Of a bucket, tokens that the acquire reported as spent, or returns before it that were not answered. They are spent whether
-    /// or not those were executed.
+    /// Of a bucket, tokens that the acquire, or unanswered returns before it, reported as spent. They are spent whether
+    /// or not the store executed those calls.
     pub reported: u64,
     /// Of a bucket, tokens that were spent since then. The rest of what the store has lent is free.
     pub spent: u64,

@@ -22,11 +22,11 @@ pub(super) struct Waiter {
     pub(super) answers: u8,
     /// Asks of peers that were made for it.
     pub(super) asks: u8,
-    /// What a peer says of its ask; `None`: it is a client's check.
+    /// The peer's terms if it is an ask; `None` for a client's check.
     pub(super) peer: Option<WaitingPeer>,
 }
 
-/// A peer that waits for the answer to its ask: what it says of that beside what it wants.
+/// The terms of a peer that waits for the answer to its ask, beside the tokens that it wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingPeer {
     /// The fewest tokens that are of any use to it.
@@ -34,12 +34,12 @@ pub(super) struct WaitingPeer {
     /// Until then it waits for the answer. Its place in the line is that of a check that came when it did, so its turn may come
     /// too late for it.
     pub(super) until: Instant,
-    /// It may be lent of what is set aside for this node.
+    /// It may be lent what is set aside for this node.
     pub(super) aside: bool,
 }
 
 impl Waiter {
-    /// Who has just come.
+    /// A check that has just come.
     pub(super) fn new(ticket: Ticket, cost: u64, deadline: Instant) -> Self {
         Self { ticket, cost, deadline, answers: 0, asks: 0, peer: None }
     }

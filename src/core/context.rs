@@ -28,8 +28,8 @@ const MOST_SKIP: u64 = 86_400_000_000;
 /// Ids beyond this are not advanced; the store accepts them up to 2^53.
 const LAST_SKIP: u64 = 8_000_000_000_000_000;
 
-/// For so long after a lease that no replica confirmed, first leases of new keys stay small. A failover takes seconds, and making a
-/// new replica some more; meanwhile the new key may be on the master that has none.
+/// For so long after a lease that no replica confirmed, first leases of new keys stay small. A failover takes some
+/// seconds, and setting up a new replica some more; until then a new key may be on the master that has no replica.
 pub(super) const UNCONFIRMED_FOR: Micros = Micros::from_secs(10);
 
 /// With each quicker answer, the slowest round trip of late is taken to be lower by this fraction. Faster, and a store of which only some
@@ -47,13 +47,13 @@ pub(super) struct Context {
     /// The highest number of nodes that the store has lately counted for any key. A new key is assumed to be used by
     /// so many.
     pub(super) nodes: u32,
-    /// When a lease of whatever key was last left unconfirmed.
+    /// When a lease of any key was last left unconfirmed.
     unconfirmed: Option<Instant>,
     /// What is known of the fleet; `None` when this node is alone.
     pub(super) fleet: Option<FleetView>,
-    /// Who is asked before the store, or in its place.
+    /// The peers that are asked before the store, or in its place.
     pub(super) owners: Owners,
-    /// Keys that have something to tell their peers.
+    /// Keys with something to report to peers.
     pub(super) talkers: Talkers,
     timers: Calendar,
     random: u64,
@@ -93,20 +93,20 @@ impl Context {
         }
     }
 
-    /// Records whether a replica has confirmed a lease of whatever key.
+    /// Records whether a replica has confirmed a lease of some key.
     pub(super) fn note_confirmed(&mut self, now: Instant, confirmed: bool) {
         if !confirmed {
             self.unconfirmed = Some(now);
         }
     }
 
-    /// Whether all leases of late were confirmed, of whatever key: each master has replicas of its own, and which one has a key is
-    /// not known here.
+    /// Whether all leases of the last seconds were confirmed, of any key: each master has replicas of its own, and the
+    /// core does not know which master has a key.
     pub(super) fn is_confirmed(&self, now: Instant) -> bool {
         self.unconfirmed.is_none_or(|at| now >= at + UNCONFIRMED_FOR)
     }
 
-    /// Records the store's clock in an answer about whatever key. Masters may have several.
+    /// Records the store's clock in an answer about any key. Each master may have a clock of its own.
     pub(super) fn note_clock(&mut self, clock: StoreClock) {
         self.heard = Some(clock);
     }
@@ -131,12 +131,12 @@ impl Context {
         self.effects.push_back(Effect::Reply { ticket, decision });
     }
 
-    /// The driver asks a peer.
+    /// Has the driver ask a peer.
     pub(super) fn ask(&mut self, peer: PeerIndex, ask: Ask) {
         self.effects.push_back(Effect::Ask { peer, ask });
     }
 
-    /// The driver answers a peer that was parked.
+    /// Has the driver answer a peer that was parked.
     pub(super) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         self.effects.push_back(Effect::Answer { ticket, answer });
     }

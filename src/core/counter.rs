@@ -8,8 +8,8 @@ use super::limit::{Algorithm, Limit};
 use super::time::{Micros, StoredTime, Timestamp};
 use super::{gcra, window};
 
-/// So many fifths of a window are not lent before it begins: who asks in it finds as much as a node that is alone with a limit
-/// leaves to one that joins it. `lua/acquire.lua` has it, too.
+/// So many fifths of a window are not lent before it begins, so that a node that asks in it finds some. A node that is
+/// alone with a limit leaves as much to one that joins it. `lua/acquire.lua` has the same.
 const KEPT_FIFTHS: u64 = 2;
 
 impl Counter {
@@ -46,7 +46,7 @@ impl Counter {
     #[must_use]
     pub fn left_beside(&self, limit: &Limit, now: Timestamp, own: u64) -> u64 {
         match limit.algorithm {
-            // Some of them may have yet to trickle in.
+            // Some of the lent tokens may not have trickled in yet, so they are not simply added.
             Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used.saturating_sub(own)),
             _ => self.left(limit, now).saturating_add(own),
         }
@@ -106,7 +106,7 @@ impl Counter {
         match limit.algorithm {
             Algorithm::Gcra => {
                 self.at = gcra::credit(limit, self.at, tokens);
-                // A bucket without a debt is as one that was never charged.
+                // A bucket without a debt is stored like one that was never charged.
                 if self.is_unopened() {
                     self.prev = 0;
                 }
@@ -141,8 +141,8 @@ impl Counter {
         beside
     }
 
-    /// Adds what one node knows that it has spent or holds, and the store has lost; never above the limit. Under GCRA
-    /// the latest known TAT counts, and what was spent since.
+    /// Adds what one node has spent or holds and the store has lost; never above the limit. Under GCRA, it takes the
+    /// latest TAT that the node knows, and adds what the node has spent since.
     pub fn restore(&mut self, limit: &Limit, now: Timestamp, known: Known) {
         if limit.algorithm == Algorithm::Gcra {
             self.at = self.at.max(gcra::roll(limit, known.at, now, Micros::ZERO));
@@ -163,7 +163,7 @@ impl Counter {
     pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
-            // The same for whoever asks, by whatever clock.
+            // The end of the window, whatever `now` is.
             Algorithm::Fixed | Algorithm::FixedFromFirst if !self.is_unopened() => self.at,
             Algorithm::Fixed | Algorithm::FixedFromFirst => now,
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
@@ -181,7 +181,7 @@ impl Counter {
             Algorithm::Gcra if tokens.saturating_add(self.used) <= limit.burst => {
                 gcra::wait(limit, self.at, now, tokens + self.used)
             }
-            // So much is lent that some of it must be returned or spent first.
+            // So many tokens are lent that some must be returned or spent first.
             Algorithm::Gcra => {
                 let spent = (now + gcra::lease_life(gcra::units(std::slice::from_ref(limit)))).max(self.at)
                     + gcra::cost(limit, self.used.min(limit.burst));
@@ -196,11 +196,11 @@ impl Counter {
     }
 }
 
-/// Whether a count that was kept under `before` goes on under `limit`, in the same place of the rule for the same key. Each
-/// algorithm counts by itself, so that another one begins anew. Of the same algorithm a count goes on: a window that is open
-/// stays so until it or one of the new length ends, and a bucket stays in debt. But the count of a sliding window is that of
-/// an aligned one, which says nothing of when in it tokens were spent. Where windows get shorter, all but two of the new
-/// ones begin too late to have seen the start of the old one, and know nothing of it.
+/// Whether a count that was kept under `before` goes on under `limit`, in the same place of the rule for the same key.
+/// Under another algorithm it begins anew, because each algorithm has counters of its own. Under the same one it goes
+/// on: an open window stays open until it or a window of the new length ends, and a bucket keeps its debt. Sliding
+/// windows that get shorter are the exception. Their counts are those of aligned windows and do not say when in the
+/// window tokens were spent, so they cannot be assigned to shorter windows.
 #[must_use]
 pub fn goes_on(before: &Limit, limit: &Limit) -> bool {
     let is_cut = limit.algorithm == Algorithm::Sliding && limit.period < before.period;
@@ -359,7 +359,7 @@ mod tests {
             let mut counter = Counter::default().rolled(&before, NOW);
             let spent = spent.min(counter.left(&before, NOW));
             counter.debit(&before, NOW, spent);
-            // Before the window ends in which that was spent, and before the bucket is full again.
+            // A moment before the window in which it was spent ends, or before the bucket is full again.
             let whole = if before.algorithm == Algorithm::Sliding { counter.at + before.period } else { counter.whole_at(&before, NOW) };
             let now = (NOW + Micros(since)).min(whole - Micros(1));
             let was = counter.rolled(&before, now);

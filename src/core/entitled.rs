@@ -14,29 +14,31 @@ use super::time::{Micros, Timestamp};
 /// that it is asked for every few minutes.
 pub const GENERATION: Micros = Micros::from_secs(300);
 
-/// An entitlement that no call renews is in force for so many generations, the one in which it was given among them: with one, a node
-/// that called at the end of a generation would have none a moment later.
+/// An entitlement that no call renews is in force for so many generations, including the one in which it was given.
+/// With one, a node that called at the end of a generation would have none a moment later.
 const IN_FORCE: u64 = 2;
 
-/// A node counts as silent about a bucket when so many periods of accounts have begun since its last acquire. In the first of them its
-/// account is open yet, and it may still call in time to renew it.
+/// A node counts as silent about a bucket when so many periods of accounts have begun since its last acquire. In the
+/// first of them its account is still open, and it may call in time to renew it.
 const SILENT_AFTER: u64 = 2;
 
 /// All of a bucket: parts are given in millionths of its rate and burst.
 pub const WHOLE: u64 = 1_000_000;
 
-/// The most of a bucket that is entitled to all nodes together: 95 %, as of shares
+/// The most of a bucket that all nodes together are entitled to: 95 %, as with shares
 /// ([`share_ppm`](super::share::share_ppm)).
 pub const MOST_PPM: u64 = 950_000;
 
-/// The same of the tokens of a window, in terms so small that their products are exact in `lua/acquire.lua`, which has them, too.
+/// The same for the tokens of a window, as a fraction whose terms are so small that products with them are exact in
+/// `lua/acquire.lua`.
 const MOST: (u64, u64) = (19, 20);
 
 /// The most tokens of a window that are set aside for one node, as a multiple of what it uses in one. `lua/acquire.lua` has it, too.
 ///
-/// Without it a node that is alone with a key has 95 % of the limit, and others that come are lent the rest in each window in which
-/// that node has not called yet: of small-calm-entitled 2.3 % of the checks were denied though there were tokens, and 0.7 % are with four. The
-/// less it is, the less can a node's demand grow while the store is away.
+/// Without it a node that is alone with a key is entitled to 95 % of the limit, and nodes that come later are lent only
+/// the rest in each window until that node has called. In small-calm-entitled, 2.3 % of the checks were then denied
+/// although there were tokens; with four it is 0.7 %. The smaller it is, the less can a node's demand grow while the
+/// store is away.
 pub const USES: u64 = 4;
 
 /// The number of the generation at that time of the store's clock.
@@ -57,28 +59,30 @@ pub const fn most(limit: &Limit) -> u64 {
     limit.count * MOST.0 / MOST.1
 }
 
-/// When the share of a bucket begins to fill of a node whose last acquire was executed at that time. In the second period of accounts
-/// after that one the node counts as silent: from then on others are lent, and accounts renewed, only what leaves room for its
-/// part. When that period is over, all that was not renewed has been charged, so that the room is there.
+/// When the part of a bucket of a node whose last acquire was executed at that time begins to fill. In the second
+/// period of accounts after the acquire the node counts as silent: from then on the store lends and renews only what
+/// leaves room for the node's part. When that period is over, accounts that were not renewed have been charged, so that
+/// the room is there.
 #[must_use]
 pub const fn fills_from(executed: Timestamp) -> Timestamp {
     Timestamp((executed.0 / UNIT.0 + SILENT_AFTER + 1) * UNIT.0)
 }
 
-/// From when on a node counts as silent whose share of a bucket begins to fill at that time: a period of accounts before it.
+/// When a node begins to count as silent whose part of a bucket begins to fill at `fills`: a period of accounts before.
 #[must_use]
 pub const fn silent_from(fills: Timestamp) -> Timestamp {
     Timestamp(fills.0.saturating_sub(UNIT.0))
 }
 
-/// When the fixed or sliding window that is open at that time ends. Of a fixed one that is its `Counter::at`.
+/// The end of the fixed or sliding window that is open at that time. For a fixed one that is its `Counter::at`.
 #[must_use]
 pub const fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
     Timestamp((at.0 / limit.period.0 + 1) * limit.period.0)
 }
 
-/// Of so many tokens of a sliding window that are set aside for a node, those that it may have admitted by that time, if the window ends
-/// then: by the part of the window that has passed, as the one before weighs less by that.
+/// How many of the tokens of a sliding window that are set aside for a node it may have admitted by `at`; the window
+/// ends at `end`. They are released in proportion to the time that has passed of the window, because the window before
+/// weighs less in the same proportion.
 #[must_use]
 pub const fn released(limit: &Limit, tokens: u64, end: Timestamp, at: Timestamp) -> u64 {
     let left = end.0.saturating_sub(at.0);
@@ -86,7 +90,7 @@ pub const fn released(limit: &Limit, tokens: u64, end: Timestamp, at: Timestamp)
     (tokens as u128 * passed as u128 / limit.period.0 as u128) as u64 // no more than `tokens`
 }
 
-/// When so many of them are; `None` if there are never so many.
+/// When `wanted` tokens are released; `None` if they never are.
 #[must_use]
 pub fn released_at(limit: &Limit, tokens: u64, end: Timestamp, wanted: u64) -> Option<Timestamp> {
     if wanted > tokens {

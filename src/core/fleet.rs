@@ -12,8 +12,8 @@ use super::share::{SAFE_PPM, WHOLE};
 use super::time::{Instant, Micros};
 use super::usage::PeerIndex;
 
-/// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally, so that a node to which
-/// clients come that were elsewhere before has something.
+/// The part of what all nodes may admit that is divided in proportion to what each has admitted, in millionths. The
+/// rest is divided equally, so that a node to which clients move has something.
 const FOLLOWING: u64 = 950_000;
 
 /// The fleet as one node sees it.
@@ -26,30 +26,32 @@ pub struct FleetView {
     pub largest: u32,
     /// This node has looked for others for long enough to have found them.
     pub has_looked: bool,
-    /// Since when it has, or from when on it will have; `None` where it has not looked for others.
+    /// The time at which `has_looked` becomes true; `None` before this node looks for others.
     pub looks_until: Option<Instant>,
     /// Other nodes were found, and none has come, gone or been missed for a while.
     pub is_steady: bool,
-    /// All reports that other nodes sent before this time were received; `None` where none were.
+    /// All reports that other nodes sent before this time were received; `None` before this node has a view of the
+    /// fleet.
     pub heard: Option<Instant>,
     /// Time between two rounds of gossip.
     pub round: Micros,
 }
 
-/// What is known of the last windows of a limit that are final. Of all windows the least favourable numbers are
-/// taken, in tokens.
+/// What is known of the last windows of a limit whose counts are final, in tokens. Each number is the least favourable
+/// of all these windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastUsage {
-    /// What this node admitted in each of them.
+    /// What this node admitted in a window.
     pub own: u64,
-    /// What all nodes together have admitted, and how many use the key; `None` when not all were heard from.
+    /// What all nodes together admitted, and how many use the key; `None` if some node was not heard from.
     pub fleet: Option<(u64, u32)>,
-    /// How many nodes use the key, as the store has last counted: more than those that see each other, where some do not.
+    /// How many nodes use the key, by the store's last count. If some nodes do not see each other, it is more than the
+    /// fleet's own view.
     pub counted: u32,
 }
 
 impl FleetView {
-    /// What a node knows that has not looked for others yet.
+    /// The view of a node that has not looked for others yet.
     pub const UNKNOWN: Self = Self {
         live: 1,
         largest: 1,
@@ -79,31 +81,31 @@ impl FleetView {
     }
 }
 
-/// How many of the `own` tokens that this node admitted in a past window its share is reckoned from. All nodes together admitted
-/// `beyond` tokens more than the limit of `count` in that window. The store lends no more than the limit, so nodes that lost the
-/// store before this one admitted those on their shares, which they still have. The nodes that had the store then divide what
-/// is left: each of their parts shrinks in the same proportion. Rounded down.
+/// The tokens from which this node's share is computed, instead of the `own` tokens that it admitted in a past window,
+/// in which all nodes together admitted `beyond` tokens more than the limit of `count`. The store lends no more than
+/// the limit, so those tokens were admitted by nodes that had lost the store before this one, on shares that they still
+/// have. Nodes that lose the store later divide what is left, each in proportion to what it admitted. Rounded down.
 #[must_use]
 pub fn beside_shares(count: u64, own: u64, beyond: u64) -> u64 {
-    // The part of the limit that is divided by what nodes admitted; the rest is shared out alike.
+    // The part of the limit that is divided by what nodes admitted; the rest is divided equally.
     let followed =
         u128::from(count) * u128::from(SAFE_PPM) / u128::from(WHOLE) * u128::from(FOLLOWING) / u128::from(WHOLE);
     let rest = followed.saturating_sub(beyond.into());
     (u128::from(own) * rest).checked_div(followed).map_or(0, |tokens| tokens as u64) // no more than `own`
 }
 
-/// By this time, a node that looks for others has found all that can be found.
+/// After this time a node that looks for others has found all that can be found.
 const LOOKING: Micros = Micros(5_000_000);
 
 /// How long a view must not change to be steady. Shorter, and a fleet that still gathers is taken for small, so that nodes lease too much.
 const STEADY: Micros = Micros(10_000_000);
 
-/// How long a node that went without announcing it counts as one that may still admit: it may be cut off, and come back. Longer, and the part of
-/// one that was killed is nobody's for longer.
+/// How long a node that went away unannounced counts as one that may still admit: it may be cut off, and come back.
+/// Longer, and the part of a killed node is unused for longer.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
-/// The numbers of so many nodes that went are kept, of those that went last. More memory than for a fleet and all that it was made of
-/// lately is for somebody who makes up names.
+/// The numbers of the last nodes that went away are kept, at most so many: more than a fleet and its recent members, so
+/// that only invented names could exceed it.
 const MOST_GONE: usize = 4_096;
 
 /// Tracks the nodes of the fleet and when each was last heard from, and makes [`FleetView`]s. Knows no transport.
@@ -112,14 +114,14 @@ pub struct FleetTracker {
     next: u32,
     /// When this node first looked for others.
     began: Option<Instant>,
-    /// When a node last came or went.
+    /// When a node last came or went away.
     changed: Option<Instant>,
     peers: BTreeMap<(Arc<str>, u64), Peer>,
-    /// Nodes that went without announcing it, by name, and when.
+    /// Nodes that went away unannounced, by name, and when.
     missed: BTreeMap<Arc<str>, Instant>,
-    /// The incarnation in which each node was that went, the number that it had, and how many went before it.
+    /// For each node that went away: its incarnation, its number, and how many went before it.
     gone: BTreeMap<Arc<str>, (u64, PeerIndex, u64)>,
-    /// How many went.
+    /// How many nodes went away.
     departures: u64,
 }
 
@@ -133,8 +135,8 @@ impl FleetTracker {
     /// An incarnation of a peer is live. Returns its number. Names are unique, so it replaces a missed node with the
     /// same name.
     ///
-    /// An incarnation that was given up and is found again has the number that it had: what it has reported is kept by that, and under
-    /// another number, what it admitted in a window would count twice.
+    /// An incarnation that was given up and is found again gets its earlier number. Its reports are stored under that
+    /// number; under another one, what it admitted in a window would count twice.
     pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> PeerIndex {
         self.missed.remove(name);
         let Self { next, changed, gone, .. } = self;
@@ -165,7 +167,7 @@ impl FleetTracker {
         }
     }
 
-    /// Keeps the number of a node that goes.
+    /// Keeps the number of a node that goes away.
     fn keep_number(&mut self, name: &Arc<str>, incarnation: u64, origin: PeerIndex) {
         self.departures += 1;
         self.gone.insert(name.clone(), (incarnation, origin, self.departures));
@@ -175,7 +177,7 @@ impl FleetTracker {
         }
     }
 
-    /// Something came from a peer. Returns its number, if it is known to be live.
+    /// Records that a frame came from a peer. Returns the peer's number, if it is known to be live.
     pub fn heard(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Option<PeerIndex> {
         let peer = self.peers.get_mut(&(name.clone(), incarnation))?;
         peer.heard = now;
@@ -218,7 +220,8 @@ mod tests {
 
     const ROUND: Micros = Micros(200_000);
 
-    /// Parts of nothing would be safe, too, so all parts together are at least so many tenths of what may be admitted.
+    /// Parts of 0 would be safe, too, so tests also want all parts together to be at least so many tenths of what may
+    /// be admitted.
     const USED_TENTHS: u64 = 9;
 
     fn name(text: &str) -> Arc<str> {
@@ -298,8 +301,8 @@ mod tests {
         FleetView { live, largest, has_looked: true, ..FleetView::UNKNOWN }
     }
 
-    /// Two nodes that were asked for as much as they were lent, and of which one lost the store ten seconds before the other, came
-    /// to 143 of 100 on their shares for as long as both were without it.
+    /// A regression: of two nodes that used all that they were lent, one lost the store ten seconds before the other.
+    /// Together they admitted 143 of 100 tokens on their shares for as long as both were without the store.
     #[test]
     fn who_loses_the_store_after_others_has_what_their_shares_leave() {
         for (nodes, cut) in [(2, 1), (10, 1), (10, 5), (10, 9)] {
@@ -312,7 +315,7 @@ mod tests {
                     )
                 };
                 let shares = part(count / u64::from(nodes)) * cut;
-                // The store has lent all of the limit to the others meanwhile.
+                // Meanwhile the store has lent all of the limit to the other nodes.
                 let own = count / (u64::from(nodes) - cut);
                 let all = shares + part(beside_shares(count, own, shares)) * (u64::from(nodes) - cut);
                 let most = count * SAFE_PPM / WHOLE;
@@ -343,7 +346,8 @@ mod tests {
         assert_eq!(part, 950_000 * (380_000 + 12_500) / 1_000_000);
     }
 
-    /// Checks all partitions of the fleet: each node divides by the limit, or knows what all have used.
+    /// Checks all partitions of the fleet. In each, a node either divides by the limit, or knows what all nodes have
+    /// used.
     #[test]
     fn parts_of_all_nodes_never_exceed_the_margin() {
         let used = [0, 1, 17, 250, 300, 432];

@@ -11,11 +11,12 @@
 use super::limit::{Algorithm, Limit};
 use super::time::{Micros, Timestamp};
 
-/// The shortest period of accounts, and what they are numbered by: a longer one has the number of the first of these in it. A lease must
-/// be accounted for within the period of the store's clock in which it was opened or the next one; otherwise it counts as spent.
+/// The shortest period of accounts, and the unit by which periods are numbered: a longer one has the number of its
+/// first unit. A lease must be accounted for within the period of the store's clock in which it was opened or the next
+/// one; otherwise it counts as spent.
 pub const UNIT: Micros = Micros(2_000_000);
 
-/// The longest period has so many of them. What a killed node held is missing for two periods at most.
+/// The longest period has so many units. What a killed node held is missing for two periods at most.
 pub const LONGEST: u64 = 8;
 
 /// A period takes no more than this fraction of the time in which the bucket fills. A node calls once in a period, at least, for each bucket
@@ -23,8 +24,8 @@ pub const LONGEST: u64 = 8;
 /// per 1000 checks instead of 650; with 5, of a budget for language models (llm-costs) 0.5 % less was used.
 pub const DEPTH_PART: u64 = 6;
 
-/// So many periods an account is open, the one in which it was opened among them. With one, an account that was opened at the end of a
-/// period would be over at once; with more, what a killed node held is charged later.
+/// An account is open for so many periods, including the one in which it was opened. With one, an account that was
+/// opened at the end of a period would be over at once; with more, what a killed node held is charged later.
 pub const PERIODS: u64 = 2;
 
 /// How many units a period of accounts has under these limits, where nothing is set aside for nodes that fall silent.

@@ -19,8 +19,9 @@ use super::time::{Due, Instant, Micros, StoredTime, Timestamp};
 /// are set, ever need more than two.
 const MAX_SEGMENTS: usize = 6;
 
-/// Tokens of one window whose ends lie no further apart than this are one segment, which ends with the earliest of them. With less,
-/// a lease would have a segment for each call where trips to the store differ; with more, tokens lapse that could be spent.
+/// Tokens of one window whose ends are no further apart than this form one segment, which ends with the earliest of
+/// them. With less, a lease would have a segment for each call where trips to the store differ; with more, tokens lapse
+/// that could be spent.
 const TOGETHER: Micros = Micros(20_000);
 
 /// Tokens of one grant, or of several of the same windows.
@@ -51,7 +52,7 @@ pub struct Unspent {
 #[derive(Clone, Debug)]
 pub struct Lease {
     segments: Segments<Segment>,
-    /// For GCRA: from here on, nothing may be spent that was not accounted for.
+    /// For GCRA: from here on, no token may be spent, unless the account was renewed.
     until: Due,
 }
 
@@ -110,10 +111,11 @@ impl Lease {
         if segment.left == 0 {
             return None;
         }
-        // A store whose clock was set back may lend ahead of a window of which it has lent already. What it lent before may be spent at once,
-        // and what it lends ahead is charged to a window that has yet to begin.
+        // A store whose clock was set back may lend tokens ahead for a window of which it has lent some before. The
+        // earlier ones may be spent at once; those that are lent ahead are charged to a window that has not begun by
+        // that clock, so they must wait.
         let waits = |held: &Segment| !held.is_ahead() && segment.is_ahead();
-        // Tokens of a call that was long under way end early. In one segment with others, those would end as early.
+        // Tokens of a call that took long end early. In one segment with others, they would make those end early, too.
         let is_apart = |held: &Segment| waits(held) || are_apart(held.ends, segment.ends);
         let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
         if let Some(same) = same.find(|held| !is_apart(held)) {
@@ -123,18 +125,19 @@ impl Lease {
             return None;
         }
         self.segments.retain(|segment| segment.left > 0);
-        // Tokens of the next window may be there already. They must not delay those of this one.
+        // Tokens of the next window may be held already, and those of this window are spent before them.
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
         if full { self.segments.take_first().map(Unspent::from) } else { None }
     }
 
-    /// Takes note of a reading of the store's clock, by which tokens that were lent ahead may start earlier. An answer that waits for replicas
-    /// is long under way, and shows only to within that time when the window begins of which it lends. Any later reading may show that the
-    /// window has surely begun, as long as both can be of one clock: a window begins by the clock that lent it.
+    /// Takes note of a reading of the store's clock, by which tokens that were lent ahead may start earlier. An answer
+    /// that waited for replicas shows only to within its long round trip when the window begins. A later reading may
+    /// show that the window has surely begun; it counts only if both can be of one clock, because a window begins by
+    /// the clock that lent it.
     pub fn note_clock(&mut self, rule: &Rule, clock: &StoreClock) {
-        // Of several limits nothing is lent ahead.
+        // Under several limits nothing is lent ahead.
         let [limit] = &rule.limits[..] else { return };
         for segment in self.segments.iter_mut().filter(|segment| segment.is_ahead()) {
             let Some(end) = segment.windows[0] else { continue };
@@ -273,7 +276,7 @@ impl Lease {
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
     }
 
-    /// What was spent so far is counted in the store, so no refund brings it back to the lease.
+    /// Records that the store has counted what was spent so far, so that no refund brings it back to the lease.
     pub fn close_spent(&mut self) {
         for segment in self.segments.iter_mut() {
             segment.spent = 0;
@@ -425,7 +428,7 @@ mod tests {
         assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
     }
 
-    /// Its number is the same, and the window begins once more.
+    /// The clock was set back, so the same window begins a second time.
     #[test]
     fn tokens_lent_ahead_by_a_clock_that_was_set_back_wait_for_their_window() {
         let mut lease = Lease::default();
@@ -438,7 +441,7 @@ mod tests {
         assert_eq!((lease.usable(NOW), lease.held_of(0, Timestamp(12_000_000))), (0, 4));
     }
 
-    /// The call that brought the first two had been under way for a fifth of a second; the other three end by how long their own took.
+    /// The call that brought the first two tokens took a fifth of a second; the other three end as their own call says.
     #[test]
     fn what_a_late_answer_brings_does_not_end_what_others_have_brought() {
         let (rule, mut lease) = (Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]), Lease::default());
@@ -471,7 +474,7 @@ mod tests {
         let (rule, mut lease) = lent_ahead_by_a_late_answer();
         let begins = Instant(11_000_000);
         assert!(lease.usable(begins + Micros(49_999)) == 0 && lease.usable(begins + Micros(50_100)) == 10);
-        // One that was under way for 600 us, and left the store in their midst.
+        // A call of 600 us, in the middle of which the store read its clock.
         let sent = NOW + Micros(60_000);
         lease.note_clock(&rule, &StoreClock::new(sent, sent + Micros(600), Timestamp(sent.0 + 300)));
         assert_eq!(lease.usable(begins + Micros(299)), 0, "the clock may have been read when the answer came");
@@ -481,7 +484,7 @@ mod tests {
         assert_eq!(lease.usable(begins + Micros(310)), 10, "one that says less takes nothing back");
     }
 
-    /// A slot that moves, and a failover, let another clock answer.
+    /// After a slot has moved, or after a failover, another server's clock answers.
     #[test]
     fn an_answer_by_another_clock_does_not_begin_a_window() {
         for differs in [-60_000, -1_000_000, 60_000, 1_000_000] {
@@ -500,7 +503,7 @@ mod tests {
         assert_eq!(lease.add(segment(1, 11_000_000, false)), None);
         assert!(lease.spend(NOW, 1));
         assert_eq!(lease.window(0, NOW), Some(Timestamp(11_000_000)), "it was the last");
-        // Another clock lends of a window that by the first one has yet to begin.
+        // A second server lends tokens of a window that has not begun by the first server's clock.
         assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
         assert_eq!(lease.window(0, NOW), Some(Timestamp(12_000_000)));
     }

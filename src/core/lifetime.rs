@@ -12,8 +12,9 @@ use super::time::{Micros, Timestamp};
 /// now and then are not counted; longer, and nodes that are gone are counted for long, so that others are lent less.
 pub const CENSUS: (Micros, Micros) = (Micros::from_secs(1), Micros::from_secs(60));
 
-/// Until when a bucket's key is kept is rounded up to this fraction of the time in which it fills. With more steps, more charges have to
-/// renew it in Redis; with fewer, the key is kept for longer than it says anything. `lua/lib.lua` has the same (`in_steps`).
+/// The time until which a bucket's key is kept is rounded up to this fraction of the time in which the bucket fills.
+/// With more steps, more charges have to renew it in Redis; with fewer, the key is kept for longer than it says
+/// anything. `lua/lib.lua` has the same (`in_steps`).
 const STEPS: u64 = 4;
 
 /// How long one census period lasts under these limits: the shortest of their periods (under GCRA, the time in which
@@ -24,7 +25,7 @@ pub fn census_period(limits: &[Limit]) -> Micros {
     shortest.clamp(CENSUS.0, CENSUS.1)
 }
 
-/// How far a limit looks back.
+/// For how long spending counts under a limit.
 #[must_use]
 pub fn span(limit: &Limit) -> Micros {
     match limit.algorithm {
@@ -35,7 +36,7 @@ pub fn span(limit: &Limit) -> Micros {
 
 /// When the store drops a key to which an acquire has given these counters at `now`, unless another call comes.
 ///
-/// That follows from what is stored, and not from the time of the call, unless tokens of a bucket are lent: so a call that
+/// It depends on what is stored and not on the time of the call, unless tokens of a bucket are lent. So a call that
 /// changes little need not write it.
 #[must_use]
 pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp, units: u64) -> Timestamp {

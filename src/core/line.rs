@@ -34,7 +34,7 @@ impl Line {
         self.0.is_none()
     }
 
-    /// Whether as many wait as may.
+    /// Whether no further check may wait.
     pub(super) fn is_full(&self) -> bool {
         self.0.as_ref().is_some_and(|waiters| 1 + waiters.rest.len() >= MAX_LINE)
     }
@@ -83,35 +83,35 @@ impl Line {
         }
     }
 
-    /// Counts answers of the store about the tokens that all of them want.
+    /// Counts answers of the store for all waiters.
     pub(super) fn note_answers(&mut self, answers: u8) {
         for waiter in self.waiters_mut() {
             waiter.answers = waiter.answers.saturating_add(answers);
         }
     }
 
-    /// What the store has answered says nothing any more of what they want.
+    /// Forgets the store's answers, which no longer say anything about what the waiters want.
     pub(super) fn forget_answers(&mut self) {
         for waiter in self.waiters_mut() {
             waiter.answers = 0;
         }
     }
 
-    /// A peer has been asked for all of them.
+    /// Records that a peer was asked for tokens for all waiters.
     pub(super) fn note_ask(&mut self) {
         for waiter in self.waiters_mut() {
             waiter.asks = waiter.asks.saturating_add(1);
         }
     }
 
-    /// The peer's answer says nothing of them: it counts as not asked.
+    /// Takes that back: the peer's answer says nothing about what the waiters want.
     pub(super) fn forget_ask(&mut self) {
         for waiter in self.waiters_mut() {
             waiter.asks = waiter.asks.saturating_sub(1);
         }
     }
 
-    /// Whether a peer that asks is among them.
+    /// Whether one of the waiters is a peer.
     pub(super) fn has_peers(&self) -> bool {
         self.waiters().any(|waiter| waiter.peer.is_some())
     }

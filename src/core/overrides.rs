@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::rule::Plan;
 
-/// Stands for anything. After [`ESCAPE`] it is an ordinary star.
+/// Matches any bytes. After [`ESCAPE`] it is an ordinary star.
 const STAR: u8 = b'*';
 const ESCAPE: u8 = b'\\';
 
@@ -40,8 +40,9 @@ struct Named {
     plan: Plan,
 }
 
-/// The patterns of one end, sorted by their bytes from that end inwards. The longest that matches a key is the last
-/// one that does not sort after the key, or one that this one begins with; each pattern knows the longest of those.
+/// The patterns of one end, sorted by their bytes from that end inwards. The longest pattern that matches a key is the
+/// last one that does not sort after the key, or else one that this one begins with; so each pattern has the number of
+/// the longest other one that it begins with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ladder {
     rungs: Vec<Rung>,

@@ -1,13 +1,13 @@
-//! Whom a node asks for tokens of a key before it asks the store, or when it cannot ask it.
+//! Which peer a node asks for tokens of a key before it asks the store, or when it cannot ask it.
 //!
 //! Each key has an owner among the nodes of a fleet: the one whose name has the highest hash together with the key (rendezvous
 //! hashing, Thaler and Ravishankar 1998). Nobody elects it and nobody has to agree on it. Two nodes that both take themselves
 //! for the owner both lease from the store, which counts what it lends to either; so a fleet view that is late or wrong costs
 //! calls and never a token.
 //!
-//! A peer that was late three times in a row, cannot reach the store, or leaves, is left out for a second, for all keys; one
-//! that goes by other limits for keys of those. Each shard of a node knows this for itself. Knows no transport.
-//! Called by `leased/intent.rs` and `leased/lending.rs`.
+//! A peer that was late three times in a row, cannot reach the store, or leaves, is left out for a second, for all
+//! keys; a peer that has other limits for a rule is left out for keys of that rule. Each shard of a node keeps this by
+//! itself. Knows no transport. Called by `leased/intent.rs` and `leased/lending.rs`.
 
 use super::ask::Refusal;
 use super::key::Digest;
@@ -27,18 +27,19 @@ const LATE: u8 = 3;
 /// How long a peer is left out. Longer, and one that is back is found later; shorter, and more checks wait for one that is not.
 const LEFT_OUT: Micros = Micros(1_000_000);
 
-/// The pause between two trials, of whichever peers and for whichever keys of a shard. When nobody reaches the store, all peers
-/// refuse, and this bounds what is asked of them. It is longer in a fleet of more nodes than owners, by as many times, so that an
-/// owner is asked no more often there than in a small one.
+/// The pause between two trials in a shard, for all keys and peers together. When no node reaches the store, all peers
+/// refuse, and this bounds how many are asked. In a fleet with more nodes than owners it is longer in the same
+/// proportion, so that an owner is not asked more often than in a small fleet.
 const TRIAL_PAUSE: Micros = Micros(100_000);
 
-/// A peer that has had nothing to lend so many times in a row, of what is set aside for it, counts as one that has no store, and is left
-/// out. With fewer, a peer that has nothing of some keys would be asked for no other; with more, a fleet in which nobody has anything would ask
-/// more.
+/// A peer without a store that so many times in a row had nothing set aside to lend is left out. With fewer, a peer
+/// that has nothing of some keys would not be asked for others; with more, a fleet in which nobody has anything would
+/// ask more in vain.
 const FRUITLESS: u64 = 16;
 
-/// A node that has had something set aside of any key takes itself for one that lends for so long: longer than the longest windows of most
-/// policies, and shorter than peers would ask in vain for keys of which it has nothing.
+/// A node that had something set aside of some key answers asks for so long with an empty loan instead of a refusal.
+/// That is longer than the windows of most policies, so that peers go on asking it in the next window, and short enough
+/// that they do not ask long in vain.
 const HAS_ASIDE: Micros = Micros(5_000_000);
 
 /// Most rules for which it is remembered that a peer goes by other limits. Then the earliest is forgotten, which costs an ask that
@@ -49,29 +50,29 @@ const MOST_RULES: usize = 64;
 /// that was not run for a moment, or asks the store first.
 const LEAST_PATIENCE: Micros = Micros(5_000);
 
-/// A peer's answer is awaited for so many times as long as its slowest answer of late took. Fewer, and more tokens are lost with
-/// answers that come too late; more, and checks wait longer for a peer that is gone.
+/// A peer's answer is awaited for so many times as long as its slowest recent answer took. Fewer, and more tokens are
+/// lost with answers that come too late; more, and checks wait longer for a peer that is gone.
 const PATIENCE: u64 = 4;
 
-/// The longest that a peer's answers are taken to need. Each one that is late doubles what is taken, so that a peer that is far
-/// away is given more time; without a bound, one that never answers would be awaited for ever longer.
+/// The longest time that a peer's answers are assumed to take. Each late answer doubles the assumed time, so that a
+/// peer that is far away gets more; without a bound, a peer that never answers would be awaited for ever longer.
 const LONGEST: Micros = Micros(1_000_000);
 
-/// With each quicker answer, a peer's slowest answer of late is taken to be quicker by this fraction. Faster, and a peer of which only
-/// some answers are slow is given up too early; slower, and one that was slow once is waited for longer.
+/// With each quicker answer, the time of a peer's slowest recent answer is reduced by this fraction. Faster, and a peer
+/// of which only some answers are slow is given up too early; slower, and one that was slow once is waited for longer.
 const FORGET_PART: u64 = 8;
 
-/// With each slower answer, a peer's quickest answer is taken to be slower by this fraction. Faster, and one of which only some answers
-/// need no call to the store is given too little time for the others; slower, and more loans come too late from one that is further away than
-/// it was.
+/// With each slower answer, the time of a peer's quickest answer is increased by this fraction. Faster, and a peer that
+/// answers only some asks without a call to the store gets too little time for the others; slower, and more loans come
+/// too late from a peer that has become more distant.
 const RISE_PART: u64 = 64;
 
-/// After each late answer a peer is taken to need so many times as long: fewer, and it takes more late answers, whose tokens are lost,
-/// until one that is far away is waited for long enough.
+/// After each late answer a peer is assumed to take so many times as long. With less, a peer that is far away has more
+/// late answers, whose tokens are lost, until it is awaited for long enough.
 const LATE_TIMES: u64 = 2;
 
-/// A peer whose answer is late is taken to need at least this fraction of the time that it was awaited. So the next is awaited for
-/// twice as long, [`PATIENCE`] times half of it.
+/// A peer whose answer is late is assumed to take at least this fraction of the time for which it was awaited. So the
+/// next is awaited for twice as long, [`PATIENCE`] times half of it.
 const LATE_PART: u64 = 2;
 
 /// A node that may own keys.
@@ -79,7 +80,7 @@ const LATE_PART: u64 = 2;
 pub struct Candidate {
     /// The peer, as the fleet room numbers it.
     pub peer: PeerIndex,
-    /// Under which name it owns keys.
+    /// The name under which it owns keys.
     pub name: OwnerName,
 }
 
@@ -93,7 +94,7 @@ pub struct OwnerName {
 }
 
 impl OwnerName {
-    /// Nodes are sorted by this: of a large fleet the first [`MOST_OWNERS`] own keys.
+    /// The order of nodes, of which the first [`MOST_OWNERS`] own keys.
     fn place(self) -> (bool, u64) {
         (!self.is_always, self.hash)
     }
@@ -120,20 +121,20 @@ pub(super) struct Owners {
     /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
-    /// Before this time nobody is tried.
+    /// No trial is made before this time.
     next_trial: Instant,
-    /// Nodes for each owner, rounded up.
+    /// How many nodes there are for each owner, rounded up.
     crowd: u64,
-    /// When this node last had something that is set aside for it, of whatever key.
+    /// When this node last had something set aside for it, of any key.
     has_aside: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Peer {
     candidate: Candidate,
-    /// How long its slowest answer of late took.
+    /// How long its slowest recent answer took.
     slowest: Micros,
-    /// How long its quickest answer took: the way there and back, and little more. Zero: it has answered nothing yet.
+    /// How long its quickest answer took, which is little more than the round trip; zero before its first answer.
     quickest: Micros,
     /// How many answers in a row were late.
     late: u8,
@@ -143,10 +144,11 @@ struct Peer {
     left_out: Due,
     /// It has refused its last ask because it cannot reach the store, either.
     has_no_store: bool,
-    /// Its last answer was a loan of some tokens; and how many were loans of none since, of what is set aside for it.
+    /// It lends: it has its store, or has lent of what is set aside for it, and has not been left out since for having
+    /// nothing. `fruitless` counts its empty loans since it last lent something.
     lends: bool,
     fruitless: u64,
-    /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
+    /// Fingerprints of rules that it does not share, and until when each is remembered.
     other_rules: Vec<(u64, Due)>,
 }
 
@@ -175,7 +177,7 @@ impl Peer {
         self.left_out.has_come(now) && (self.other_rules.is_empty() || !is_other())
     }
 
-    /// It goes by other limits than those of this rule.
+    /// Records that it has other limits than those of this rule.
     fn note_other_rule(&mut self, now: Instant, rule: u64) {
         if on(Mutant::OtherRuleForgotten) {
             return;
@@ -189,8 +191,7 @@ impl Peer {
 }
 
 impl Owners {
-    /// These nodes may own keys from now on, beside this node, whose own name this is. What is known of those that were
-    /// there before stays known.
+    /// Sets the nodes that may own keys beside this node, which is `own`. What is known of nodes that stay is kept.
     pub(super) fn update(&mut self, own: OwnerName, candidates: &[Candidate]) {
         let mut places: Vec<_> =
             candidates.iter().map(|candidate| candidate.name.place()).chain([own.place()]).collect();
@@ -203,7 +204,7 @@ impl Owners {
         self.peers = owners.map(|candidate| take_or_new(&mut before, *candidate)).collect();
     }
 
-    /// Whether there is anybody who could be asked.
+    /// Whether there is a peer that could be asked.
     pub(super) fn are_there(&self) -> bool {
         !self.peers.is_empty()
     }
@@ -215,19 +216,21 @@ impl Owners {
         is_other.then_some(best.peer)
     }
 
-    /// The two peers that come first for a key, among those that are not left out: its owner and who would own it next, or those that
-    /// would after this node.
+    /// The two peers that rank highest for a key, among those that are not left out: its owner and the next one, or the
+    /// two after this node.
     pub(super) fn first_two(&self, now: Instant, key: Digest, rule: &Rule) -> impl Iterator<Item = PeerIndex> {
         let first = self.best(now, key, rule, |_| true).map(|best| best.peer);
         let second = self.best(now, key, rule, |peer| Some(peer.candidate.peer) != first).map(|best| best.peer);
         first.into_iter().chain(second)
     }
 
-    /// The peer that a check waits for while this node cannot ask the store for its key: the owner, or whoever comes next. A check
-    /// would wait in vain for a peer that cannot reach the store, either, so those that have said so are left to `trial`.
+    /// The peer that a check waits for while this node cannot ask the store for its key: the highest-ranking one. Peers
+    /// that have said that they cannot reach the store, either, are left to `trial`, because the check would wait for
+    /// them in vain.
     ///
-    /// Of what is set aside for peers some have something to lend, and `may_lend` of the key. Those that have lent are asked first: of a fleet that
-    /// has grown since the store was lost most have nothing.
+    /// Under entitlements, peers without a store may lend what is set aside for them; `may_lend` says which of them may
+    /// for this key. Peers that have lent before are asked first, because in a fleet that has grown since the store was
+    /// lost most have nothing.
     pub(super) fn relay(
         &self,
         now: Instant,
@@ -245,9 +248,10 @@ impl Owners {
         self.best(now, key, rule, reaches).map(|best| best.peer)
     }
 
-    /// The peer that is asked beside a check that does not wait, where `relay` names nobody: of those without a store the one that has refused
-    /// longest ago, as it may reach the store again. However many keys and such peers there are, ten a second are tried, or fewer in a large fleet, and
-    /// one that refuses again is left out for a second.
+    /// The peer that is asked by a trial, which no check waits for, where `relay` names none: of the peers without a
+    /// store the one whose refusal is oldest, as it may reach the store again. However many keys and such peers there
+    /// are, there are ten trials a second, or fewer in a large fleet, and a peer that refuses again is left out for a
+    /// second.
     pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<PeerIndex> {
         let is_too_soon = now < self.next_trial && !on(Mutant::TriesWithoutPause);
         if is_too_soon || on(Mutant::NeverTriedAgain) {
@@ -276,9 +280,10 @@ impl Owners {
         Micros(slowest.0.saturating_mul(PATIENCE)).max(LEAST_PATIENCE)
     }
 
-    /// For how long a peer may take to answer what it has received, where the answer is awaited for so long from when the ask leaves: zero
-    /// where even its quickest answer would come too late. What it lent after that would be lost on its way back. One that has answered nothing
-    /// yet is taken to be as far away as the nearest that has: else whoever has waited for a while would ask peer after peer in vain.
+    /// How long a peer may take to answer after it has received an ask whose answer is `awaited` for so long from its
+    /// departure; zero if even its quickest answer would come too late. Tokens that it lends later than that would be
+    /// lost. A peer that has not answered yet is assumed to be as far away as the nearest one that has; otherwise a
+    /// check that has little time left would ask one peer after another in vain.
     pub(super) fn time_to_answer(&self, peer: PeerIndex, awaited: Micros) -> Micros {
         let known = |peer: &Peer| Some(peer.quickest).filter(|quickest| *quickest > Micros::ZERO);
         let nearest = || self.peers.iter().filter_map(known).min();
@@ -287,7 +292,7 @@ impl Owners {
         Micros(awaited.0.saturating_sub(way.0))
     }
 
-    /// A peer has answered after so long.
+    /// Records that a peer has answered after `trip`.
     pub(super) fn note_answer(&mut self, peer: PeerIndex, trip: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / FORGET_PART));
@@ -296,26 +301,26 @@ impl Owners {
         peer.late = 0;
     }
 
-    /// A peer has answered with a loan, of no tokens where it has none: it reaches its store and hears this node, so it is not left
-    /// out any more.
+    /// Records a loan, perhaps of no tokens, from a peer that reaches its store. It is no longer left out.
     pub(super) fn note_loan(&mut self, now: Instant, peer: PeerIndex) {
         let Some(peer) = self.get_mut(peer) else { return };
         (peer.lent, peer.left_out, peer.has_no_store) = (Some(now), Due::AT_ONCE, false);
         (peer.lends, peer.fruitless) = (true, 0);
     }
 
-    /// This node has something that is set aside for it of a key.
+    /// Records that this node has something set aside for it, of some key.
     pub(super) fn note_own_aside(&mut self, now: Instant) {
         self.has_aside = Some(now);
     }
 
-    /// Whether it had so of any key a while ago, so that peers had better not take it for one that lends nothing.
+    /// Whether it had something set aside within [`HAS_ASIDE`], so that peers should go on asking it.
     pub(super) fn had_own_aside(&self, now: Instant) -> bool {
         self.has_aside.is_some_and(|at| now.since(at) < HAS_ASIDE)
     }
 
-    /// A peer that cannot reach the store, either, has lent so many tokens of what is set aside for it. One that has lent nothing of several keys
-    /// in a row counts as one that lends nothing: in a large fleet after fewer, where more nodes ask it in vain.
+    /// Records a loan of so many tokens from a peer that cannot reach the store, either, and lends what is set aside
+    /// for it. After [`FRUITLESS`] empty loans in a row it is left out; in a large fleet after fewer, because more
+    /// nodes ask it in vain there.
     pub(super) fn note_aside(&mut self, now: Instant, peer: PeerIndex, tokens: u64) {
         let most = FRUITLESS / self.crowd.max(1);
         let Some(peer) = self.get_mut(peer) else { return };
@@ -330,7 +335,7 @@ impl Owners {
         }
     }
 
-    /// A peer has refused an ask under the rule with this fingerprint.
+    /// Records that a peer has refused an ask under the rule with this fingerprint.
     pub(super) fn note_refusal(&mut self, now: Instant, peer: PeerIndex, rule: u64, refusal: Refusal) {
         let again = now + LEFT_OUT;
         let Some(peer) = self.get_mut(peer) else { return };
@@ -343,14 +348,14 @@ impl Owners {
         }
     }
 
-    /// A peer has not answered an ask of `sent` in that time.
+    /// Records that a peer has not answered an ask, which left at `sent`, within `patience`.
     pub(super) fn note_late(&mut self, now: Instant, peer: PeerIndex, sent: Instant, patience: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
-        // It may be further away than it was known to be.
+        // The peer may be further away than was assumed.
         let slowest = peer.slowest.0.saturating_mul(LATE_TIMES).max(patience.0 / LATE_PART);
         peer.slowest = Micros(slowest).min(LONGEST);
-        // The peer has answered since this ask was sent. So it is there, and the ask was lost on its way, as happens while a
-        // partition ends.
+        // The peer has lent something since this ask was sent, so it is there, and only this ask was lost on its way,
+        // as happens while a partition ends.
         if peer.lent > Some(sent) {
             return;
         }
@@ -374,7 +379,7 @@ fn take_or_new(before: &mut Vec<Peer>, candidate: Candidate) -> Peer {
     known.map_or_else(|| Peer::new(candidate), |at| before.swap_remove(at))
 }
 
-/// A node's claim to a key: the finalizer of splitmix64 over both (Steele, Lea, Flood, 2014).
+/// A node's rank for a key: the finalizer of splitmix64 over both (Steele, Lea, Flood, 2014).
 fn rank(key: Digest, name: u64) -> u64 {
     let mut bits = (key.0 as u64) ^ (key.0 >> 64) as u64 ^ name;
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -392,7 +397,7 @@ mod tests {
 
     const NOW: Instant = Instant(10_000_000);
 
-    /// A node's name; those that begin with `!` own keys always.
+    /// A node's name; one that begins with `!` owns keys in any fleet.
     fn named(name: &str) -> OwnerName {
         OwnerName { hash: name_hash(name), is_always: name.starts_with('!') }
     }
@@ -531,7 +536,7 @@ mod tests {
         assert_eq!(owners.trial(now, &rule), None, "all have refused within a second");
         owners.note_loan(now, peers[1]);
         assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
-        // The store itself is there: whoever owns the key is asked.
+        // This node reaches the store, so it asks the owner of each key.
         let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule));
         assert_eq!(all.collect::<BTreeSet<_>>().len(), 3);
     }
@@ -576,7 +581,8 @@ mod tests {
         assert_eq!(relay(&owners, soon, key), None);
     }
 
-    /// Ten milliseconds to a peer and back are missing of 25, or of as many as it takes when it has come nearer, or gone further away.
+    /// The round trip to the peer, 10 ms at first, is subtracted from 25 ms; it follows when the peer becomes nearer or
+    /// more distant.
     #[test]
     fn a_peer_is_told_of_the_time_that_is_left_when_its_answer_has_had_its_way() {
         let mut owners = owners("a", &["b", "c"]);

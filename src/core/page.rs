@@ -63,7 +63,8 @@ pub fn name(key: &[u8]) -> Box<[u8]> {
     key[..key.len().min(LONGEST_NAME)].into()
 }
 
-/// The same of one of millions of keys: a short one, as most are, needs no memory of its own.
+/// The part of a key that listings show, as it is stored for each of millions of keys: a short one, as most are, needs
+/// no memory of its own.
 #[derive(Clone, Debug)]
 pub(super) enum KeyName {
     Short(u8, [u8; KeyName::SHORT]),
@@ -71,7 +72,7 @@ pub(super) enum KeyName {
 }
 
 impl KeyName {
-    /// So many bytes fit into the room that it takes anyway.
+    /// So many bytes fit into the size of the other variant.
     const SHORT: usize = 22;
 
     pub(super) fn of(key: &[u8]) -> Self {

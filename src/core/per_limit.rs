@@ -5,7 +5,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// So many items as a rule has limits; a slice.
+/// One item for each limit of a rule, read as a slice.
 #[derive(Clone)]
 pub struct PerLimit<T>(Items<T>);
 

@@ -44,8 +44,8 @@ pub enum Plan {
     Blocked,
 }
 
-/// The longest window of which tokens are set aside. A node that loses the store admits nothing new in the window in which that
-/// happens, which may take no longer.
+/// The longest window of which tokens are set aside. A node that loses the store admits nothing new until the window in
+/// which that happens has ended, and clients should not wait for longer than this.
 const LONGEST_ENTITLED: Micros = Micros::from_secs(60);
 
 /// The most tokens of a limit of which some are set aside: products of two such numbers are exact in the scripts.
@@ -60,19 +60,19 @@ impl Rule {
         self.on_store_loss == OnStoreLoss::Entitled && can_be_entitled(&self.limits)
     }
 
-    /// Whether it does so of a bucket.
+    /// Whether the store does so for a bucket.
     #[must_use]
     pub fn is_entitled_bucket(&self) -> bool {
         self.is_entitled() && self.limits[0].algorithm == Algorithm::Gcra
     }
 
-    /// Whether it does so of a fixed or sliding window.
+    /// Whether the store does so for a fixed or sliding window.
     #[must_use]
     pub fn is_entitled_window(&self) -> bool {
         self.is_entitled() && self.limits[0].algorithm != Algorithm::Gcra
     }
 
-    /// Whether it does so of a sliding window.
+    /// Whether the store does so for a sliding window.
     #[must_use]
     pub fn is_entitled_sliding(&self) -> bool {
         self.is_entitled() && self.limits[0].algorithm == Algorithm::Sliding
@@ -84,8 +84,8 @@ impl Rule {
         matches!(self.on_store_loss, OnStoreLoss::Share | OnStoreLoss::Entitled)
     }
 
-    /// How many of [`gcra::UNIT`] a period of accounts has. A node that has not called for one counts as silent where something is set
-    /// aside for it, so there it is as short as it may be.
+    /// How many units ([`gcra::UNIT`]) a period of accounts has. It is one where parts are set aside: a node that has
+    /// not called for a period counts as silent there, so a short period finds out sooner.
     #[must_use]
     pub fn account_units(&self) -> u64 {
         if self.is_entitled_bucket() { 1 } else { gcra::units(&self.limits) }
@@ -113,7 +113,7 @@ impl Rule {
         Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
     }
 
-    /// A hash of its limits, by which two nodes see whether they go by the same ones.
+    /// A hash of its limits, by which two nodes see whether theirs are the same.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let numbers = |limit: &Limit| [limit.algorithm as u64, limit.count, limit.period.0, limit.burst];
@@ -121,7 +121,7 @@ impl Rule {
         Digest::of(&self.policy, &bytes).0 as u64
     }
 
-    /// Whether what it limits is what is in flight.
+    /// Whether it has a concurrent limit.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         self.limits[0].algorithm == Algorithm::Concurrent

@@ -101,8 +101,9 @@ impl PolicyStats {
     }
 }
 
-/// An admission is near its limit when no more than this fraction of the limit is left after it. A larger one would warn of keys that
-/// never come to be denied; a smaller one too late. It is what `rationd_checks_near_limit_total` promises.
+/// An admission is near its limit when no more than this fraction of the limit is left after it. A larger fraction
+/// would warn of keys that are never denied; a smaller one would warn too late. The description of
+/// `rationd_checks_near_limit_total` names it.
 const NEAR_PART: u64 = 10;
 
 /// Whether an admission left so little that the next ones may be denied. A decision without a limit is never near it.

@@ -16,7 +16,8 @@ pub struct StoreClock {
     at: Instant,
 }
 
-/// Readings that come more often narrow nothing: each rounds the drift up to a microsecond.
+/// Readings that come more often than this are not combined: each combination rounds the drift up to a microsecond, so
+/// many of them would only widen the span.
 const OFTEN: Micros = Micros(5_000);
 
 impl StoreClock {
@@ -33,7 +34,7 @@ impl StoreClock {
         Micros(self.trip)
     }
 
-    /// How long ago the store's clock was read.
+    /// How long ago the answer arrived.
     #[must_use]
     pub fn age(&self, now: Instant) -> Micros {
         now.since(self.at)
@@ -104,8 +105,8 @@ impl StoreClock {
         if closer && self.agrees(&later) { self } else { later }
     }
 
-    /// What both readings allow at `now`, with the possible drift since each; `None` where they cannot be of one clock. So no
-    /// number of readings moves the clock by more than it may have drifted.
+    /// The span of times that both readings allow at `now`, with the possible drift since each; `None` if they cannot
+    /// be of one clock. So any number of readings moves the clock by no more than it may have drifted.
     #[must_use]
     pub fn narrowed(&self, now: Instant, other: &Self) -> Option<Self> {
         let bounds = |clock: &Self| {
@@ -164,13 +165,13 @@ mod tests {
         let known =
             reading(0, 10_000, 70).narrowed(Instant(START + 90_000), &reading(0, 10_000, 70)).expect("the same");
         assert!(known.earliest(now) <= Timestamp(now.0 + 70) && Timestamp(now.0 + 70) <= known.latest(now));
-        // One that says most of it more precisely, and one whose clock is another.
+        // A reading that is more precise, and one of another clock.
         let closer = known.narrowed(now, &reading(99_000, 1_000, 4_000)).expect("it may be the same clock");
         assert!(closer.trip() <= Micros(2_000) && closer.latest(now) <= known.latest(now) + Micros(2), "{closer:?}");
         assert!(closer.earliest(now) + Micros(2) >= known.earliest(now));
         assert_eq!(closer.narrowed(now, &known), Some(closer), "another so soon says nothing new");
         assert_eq!(known.narrowed(now, &reading(99_000, 1_000, 1_000_000)), None);
-        // A peer that is in doubt by an hour says nothing.
+        // A reading with a doubt of an hour changes nothing.
         let vague = StoreClock::new(Instant(0), now, Timestamp(START));
         assert!(known.narrowed(now, &vague).is_some_and(|clock| clock.trip() <= known.trip() + Micros(4)));
     }
@@ -183,7 +184,7 @@ mod tests {
         for second in 1..=60 {
             let at = second * 1_000_000;
             for ppm in [0, -150, 150] {
-                // The peer has read the store's clock a while ago, and answers within a millisecond.
+                // The peer read the store's clock 0.9 s ago, and answers within a millisecond.
                 let read = at - 900_000;
                 let peer = StoreClock::new(local(read, ppm), local(read + 1_000, ppm), Timestamp(START + read + 500));
                 let told = [peer.surely(local(at, ppm)), peer.at_most(local(at, ppm))];

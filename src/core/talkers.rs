@@ -1,7 +1,7 @@
-//! The keys of a shard that have something to tell their peers, in the order in which they do.
+//! The keys of a shard with something to report to peers, in the order in which they report.
 //!
-//! A round of gossip has room for some of them. Keys whose windows the store has lost come first, because until their peers have
-//! heard of that the store lends again what they hold. Within a rank keys take turns.
+//! A round of gossip has room for some of them. Keys whose windows the store has lost come first, because until peers
+//! hear of the loss, the store lends again what they hold. Within a rank keys take turns.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -22,19 +22,19 @@ impl Rank {
     const ALL: [Self; 2] = [Self::Lost, Self::Used];
 }
 
-/// Places of keys.
+/// The positions of these keys in the shard's table, by rank.
 #[derive(Debug, Default)]
 pub(super) struct Talkers([Queue; 2]);
 
 #[derive(Debug, Default)]
 struct Queue {
     keys: BTreeSet<u32>,
-    /// The last key that has told something.
+    /// The last key that has reported.
     last: u32,
 }
 
 impl Talkers {
-    /// The key at `index` has something to tell, and is of that rank from now on.
+    /// Adds the key at `index`, or changes its rank.
     pub(super) fn insert(&mut self, index: u32, rank: Rank) {
         for (queue, of) in self.0.iter_mut().zip(Rank::ALL) {
             if of == rank {
@@ -55,14 +55,14 @@ impl Talkers {
         self.0.iter().all(|queue| queue.keys.is_empty())
     }
 
-    /// The keys of a rank, those first that come after the one that told last.
+    /// The keys of a rank, beginning with the one after the last that has reported.
     pub(super) fn turn(&self, rank: Rank) -> Vec<u32> {
         let Queue { keys, last } = &self.0[rank as usize];
         let last = if on(Mutant::TellsFromTheFirst) { u32::MAX } else { *last };
         keys.range((Excluded(last), Unbounded)).chain(keys.range(..=last)).copied().collect()
     }
 
-    /// The key of that rank has had its turn.
+    /// Records that the key has had its turn.
     pub(super) fn note_turn(&mut self, rank: Rank, index: u32) {
         self.0[rank as usize].last = index;
     }
@@ -72,7 +72,7 @@ impl Talkers {
 mod tests {
     use super::*;
 
-    /// What a round with room for `most` entries tells of, where each key has one.
+    /// The keys that report in a round with room for `most` entries, if each has one entry.
     fn round(talkers: &mut Talkers, most: usize) -> Vec<u32> {
         let mut told = Vec::new();
         for rank in Rank::ALL {

@@ -35,7 +35,7 @@ impl Micros {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// Longer than anything lasts: how long there is until what never happens.
+    /// Longer than anything lasts: the time until something that never happens.
     pub const ENDLESS: Self = Self(u64::MAX);
 
     /// A length of whole milliseconds.
@@ -117,8 +117,9 @@ impl fmt::Debug for KeptInstant {
 
 /// When something is to be done: at a time of this node's clock, at once, or never. Never is later than every time.
 ///
-/// It is no larger than an [`Instant`], because a key has many of them: it holds how much of the clock is left from then on. Because
-/// `None` has nothing left, whether a time has come is one comparison of two numbers, for never as well.
+/// It is no larger than an [`Instant`], because a key has many of them. It stores how much of the clock's range is left
+/// after the time, and `None` counts as 0, so one comparison of two numbers tells whether a time has come, also for
+/// never.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Due(Option<KeptInstant>);
 
@@ -129,7 +130,7 @@ impl Due {
     /// Nothing is to be done.
     pub const NEVER: Self = Self(None);
 
-    /// Due from `at` on. A clock that has come to its end does nothing any more.
+    /// Due from `at` on. The very last instant of the clock counts as never.
     #[must_use]
     pub const fn at(at: Instant) -> Self {
         match NonZero::new(at.left()) {

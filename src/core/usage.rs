@@ -1,4 +1,4 @@
-//! What nodes report to each other of a key: how much each has admitted in a window.
+//! What nodes report to each other about a key: how much each has admitted in a window.
 //!
 //! Both counters of a [`Count`] only grow within a window, so reports are merged by taking the maximum for each node
 //! (a G-counter). Lost, repeated and reordered reports do no harm, and what is known is never more than what was
@@ -19,11 +19,13 @@ const WINDOWS: usize = 6;
 /// Most nodes that one window remembers.
 const MOST_ORIGINS: usize = 4_096;
 
-/// An open window is reported in at most so many steps of time.
+/// An open window is reported at most so many times, at even intervals: more reports cost bytes, and with fewer, peers
+/// learn later that a limit is spent.
 const STEPS: u64 = 6;
 
-/// A peer is believed that so many times a limit were taken back in a window: clients may take tokens and give them back again and again.
-/// Where more is reported, more counts as admitted than was, so that no more is admitted for it.
+/// A peer is believed to have taken back up to so many times the limit in a window, since clients may take tokens and
+/// give them back again and again. If it reports more, the rest is ignored, so that more counts as admitted than was,
+/// and never less.
 const REFUNDED_TIMES: u64 = 2;
 
 /// How often the final count of a window is reported, so that a peer that missed one report gets the next.
@@ -38,7 +40,7 @@ pub struct PeerIndex(pub u32);
 pub struct Count {
     /// Tokens of checks that were admitted.
     pub admitted: u64,
-    /// Tokens of them that were taken back.
+    /// Tokens of those checks that were taken back.
     pub refunded: u64,
 }
 
@@ -49,7 +51,7 @@ impl Count {
         self.admitted.saturating_sub(self.refunded)
     }
 
-    /// Tokens that were taken back beyond those that were admitted: a peer had lent them on, and counts as who admitted them.
+    /// Tokens taken back beyond those admitted. They were lent on by a peer, which counts as having admitted them.
     fn beyond(self) -> u64 {
         self.refunded.saturating_sub(self.admitted)
     }
@@ -85,14 +87,14 @@ pub struct Report {
     pub to: Option<Arc<[PeerIndex]>>,
 }
 
-/// How many entries these reports are in the frames to `peers` peers together.
+/// How many entries these reports make in the frames to all `peers` peers together.
 #[must_use]
 pub fn entries(reports: &[Report], peers: u64) -> u64 {
     let of = |report: &Report| report.to.as_ref().map_or(peers, |to| to.len() as u64);
     reports.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// What all peers are told, and what some are told beside it.
+/// The reports to all peers, and further reports to single peers.
 #[must_use]
 pub fn by_hearer(reports: &[Report]) -> (Vec<Usage>, BTreeMap<PeerIndex, Vec<Usage>>) {
     let (mut all, mut some) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
@@ -110,7 +112,7 @@ pub fn by_hearer(reports: &[Report]) -> (Vec<Usage>, BTreeMap<PeerIndex, Vec<Usa
 struct Heard {
     origin: PeerIndex,
     count: Count,
-    /// A report came after the window was over, so `count` is all that the peer has done in it.
+    /// A report was sent after the window was over, so `count` is final.
     is_whole: bool,
 }
 
@@ -122,21 +124,22 @@ pub(super) struct Window {
     pub(super) own: Count,
     /// Tokens of `own.refunded` that the store takes back. The others are back in this node's lease or share.
     pub(super) refunded_in_store: u64,
-    /// What it has reported of that, when, and how often since the window ended and that has not changed.
+    /// What this node has last reported of it, when, and how often since the window ended without a change.
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
-    /// By origin.
+    /// The peers' reports, sorted by peer.
     peers: Vec<Heard>,
     /// What all peers together have admitted.
     sum: u64,
     /// What some of them took back beyond what they had admitted themselves.
     lent_back: u64,
-    /// The store has lent although all was spent according to peers, so they are not believed again.
+    /// The store has lent tokens although all were spent according to peers, so peers are no longer believed about this
+    /// window.
     pub(super) refuted: bool,
     /// The store has lost the data of this window, so its answers do not refute peers' reports.
     pub(super) lost: bool,
-    /// The store was asked whether the reports are right.
+    /// The store was asked whether the peers' reports are right.
     pub(super) asked: bool,
     /// A check was denied because peers' reports said that all of the window was spent.
     pub(super) denied: bool,
@@ -148,8 +151,8 @@ impl Window {
         self.sum
     }
 
-    /// Tokens that stayed admitted, of those that peers and this node, which has admitted `own`, are known to have admitted. What a
-    /// node takes back of a peer's loan is less of what the peer has admitted.
+    /// Tokens that peers and this node, whose count is `own`, are known to have admitted and not taken back. What a
+    /// node takes back of a peer's loan is subtracted from what the peer has admitted.
     pub(super) fn spent(&self, own: Count) -> u64 {
         let back = self.lent_back.saturating_add(own.beyond());
         self.sum.saturating_add(own.net()).saturating_sub(back)
@@ -161,7 +164,7 @@ impl Window {
         self.refunded_in_store = self.refunded_in_store.saturating_add(tokens);
     }
 
-    /// Whether so many peers have reported on it, and each of them all that it has done.
+    /// Whether so many peers have reported on it, each after its end.
     pub(super) fn is_whole(&self, peers: usize) -> bool {
         self.peers.len() >= peers && self.peers.iter().all(|peer| peer.is_whole)
     }
@@ -177,16 +180,16 @@ impl Window {
         own != told && (terms.pressing || late && (far || own.refunded != told.refunded))
     }
 
-    /// Whether it must be reported, now or later. Less than a small part of a share is not reported once the window is over, unless
-    /// some of it was before: then peers await the rest.
+    /// Whether it must be reported, now or later. A count below a small part of a node's even part is not reported once
+    /// the window is over, unless a report was sent before: then peers wait for the final one.
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         let least = if open || self.told.admitted > 0 { 0 } else { terms.part(64) };
         let is_worth_it = self.own.admitted > least || open && self.own.refunded > 0;
         is_worth_it && (open || self.finals < FINALS || self.own != self.told)
     }
 
-    /// Records that it is reported now. A node may take a window for over that an answer of the store shows to be open yet: what it has
-    /// reported of that before it did more was not final.
+    /// Records that it is reported now. A node may take a window for over although an answer of the store then shows it
+    /// to be still open; reports before the count changed again were not final, so counting them begins anew.
     pub(super) fn mark_reported(&mut self, now: Instant, open: bool) {
         let before = if self.own == self.told { self.finals } else { 0 };
         self.finals = before + u8::from(!open);
@@ -255,8 +258,8 @@ impl History {
         self.windows.get_mut(place)
     }
 
-    /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that. `is_over`: it left when
-    /// the window was over.
+    /// Takes a peer's report about a window of a limit with this capacity, which nobody can exceed. `is_over`: the
+    /// report was sent after the window's end.
     pub(super) fn merge(&mut self, origin: PeerIndex, at: Timestamp, count: Count, capacity: u64, is_over: bool) {
         let refunded = count.refunded.min(capacity.saturating_mul(REFUNDED_TIMES));
         // Refunded tokens can be admitted again, so only the net count is bounded.
@@ -368,9 +371,9 @@ mod tests {
         assert!(is_whole(&history, 2));
     }
 
-    /// A node that knows the store's clock to within a late answer only takes a window for over too soon, and tells of it twice. A quick answer
-    /// shows that it is open, and one more is admitted, which is told as of an open window, or when that is over, or of which some is
-    /// taken back then.
+    /// A node that knows the store's clock only to within a late answer takes a window for over too soon, and reports
+    /// it twice. Then a quick answer shows that the window is open, and another check is admitted. That one is reported
+    /// while the window is open, or after its end, or taken back after its end.
     #[test]
     fn what_is_told_three_times_of_a_window_that_is_over_is_the_final_count() {
         let limit = Limit::parse("100/1s sliding").expect("a limit");

@@ -26,7 +26,7 @@ pub fn aligned_start(limit: &Limit, now: Timestamp) -> Timestamp {
 pub fn roll_fixed(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     let end = aligned_end(limit, now);
     if counter.at > now + limit.period {
-        // The clock has stepped back or the period was reduced. What is known to be spent stays spent.
+        // The clock has stepped back, or the period was reduced. The count is kept, so that spent tokens stay spent.
         counter.at = end;
     } else if now >= counter.at {
         let follows = !counter.is_unopened() && counter.at + limit.period == end;

@@ -29,21 +29,22 @@ mod renewal;
 /// reports are needed.
 pub(in crate::core) const LEASE: Micros = Micros::from_secs(10);
 
-/// A node reports again after this fraction of [`LEASE`]. So the store may be away for six seconds before permits end that clients
-/// hold. With a larger one it may be so for less, and a smaller one costs more reports.
+/// A node reports again after this fraction of [`LEASE`]. So the store may be away for six seconds before permits end
+/// that clients hold. With a smaller divisor the store may be away for less time, and a larger one costs more reports.
 const RENEW_PART: u64 = 3;
 
 /// A node that may give no more than this fraction of its permits to clients asks for more before anybody must wait. With a larger
 /// one, nodes hold what others lack; with a smaller one, more clients wait.
 const LOW_PART: u64 = 4;
 
-/// A node asks for so many times the permits that are in use, or wanted: as many again will do until the answer to the next call.
+/// A node asks for so many times the permits that are in use or wanted, so that demand may double until the answer to
+/// the next call.
 const WANT_TIMES: u64 = 2;
 
 /// A denial is remembered for longer by up to this fraction, at random, so that nodes that were denied together do not ask together.
 const JITTER_PART: u64 = 4;
 
-/// Time after a failure until the store is asked again: as of leased keys.
+/// Time after a failure until the store is asked again: the same as for leased keys.
 const ASK_AGAIN: Micros = Micros(250_000);
 
 /// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has asked for the key meanwhile,
@@ -76,9 +77,9 @@ pub(in crate::core) struct ConcurrentKey {
     answered: Option<Instant>,
     flight: Option<Flight>,
     line: Line,
-    /// The store does not answer; the time to ask it again.
+    /// When to ask the store again, if it does not answer.
     away: Option<Instant>,
-    /// Until then, the store is known to have no more.
+    /// The store is known to have no more permits until then.
     denied_until: Due,
     /// Most permits in use since some were last returned or asked for.
     peak: u64,
@@ -289,7 +290,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// Whether so many more permits are within the limit, by the store's last answer.
+    /// Whether so many more permits fit into the limit, by the store's last answer.
     fn fits(&self, cost: u64) -> bool {
         self.others + self.permits.used() + cost <= self.limit().count
     }
@@ -403,7 +404,8 @@ impl ConcurrentKey {
         cx.reply(waiter.ticket, decision);
     }
 
-    /// Answers those in line up to the first that may wait longer. The store has not answered, which is no outage.
+    /// Denies the waiters from the head of the line on that have to go, up to the first that may wait longer. The store
+    /// has not answered them in time, which is no outage.
     fn turn_away(&mut self, cx: &mut Context, now: Instant, has_to_go: impl Fn(&Waiter) -> bool) {
         while let Some(waiter) = self.line.first().filter(&has_to_go) {
             self.line.take_first();
