@@ -62,7 +62,7 @@ pub fn of(op: &Op) -> &'static Script {
     }
 }
 
-/// The call as that build makes it: it may be executed whenever it comes, and a refund says no epoch.
+/// The call as that build makes it: without a time until which it may be executed, and refunds without an epoch.
 #[must_use]
 pub fn call(call: &Call) -> Call {
     let op = match call.op {
@@ -105,8 +105,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
 }
 
-/// What that build answered, as `lua/lib.lua` says it now: its replayed, damaged, reset and nodes are marks of one number. It
-/// sets nothing aside.
+/// That build's answer in the form of the present `lua/lib.lua`: its flags for replayed, damaged and reset and its
+/// count of nodes become one number. It sets nothing aside.
 #[must_use]
 pub fn reply(numbers: &[i64], call: &Call) -> Vec<i64> {
     let [granted, replayed, damaged, epoch, reset, nodes, now, counters @ ..] = numbers else {

@@ -1,5 +1,5 @@
-//! Frames of gossip on their way to many nodes, and what the product reads in them. The same bytes read the same
-//! everywhere, so they are read once.
+//! Frames of gossip on their way to many nodes, decoded by the product once for all of them, because the same bytes
+//! decode to the same reports everywhere.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -7,14 +7,14 @@ use std::rc::Rc;
 use rationd::core::usage::Usage;
 use rationd::wire::digest::{self, BadDigest};
 
-/// What one node tells all others in a round: all of them have the same.
+/// The frames that one node sends to all others in a round.
 #[derive(Clone, Debug)]
 pub struct Frames(Rc<[Frame]>);
 
 /// One of them.
 #[derive(Debug)]
 pub struct Frame {
-    /// As it travels.
+    /// The encoded bytes.
     pub bytes: Vec<u8>,
     read: OnceCell<Result<Vec<Usage>, BadDigest>>,
     sum: OnceCell<u64>,
@@ -39,7 +39,7 @@ impl Frames {
         self.iter().map(|frame| frame.bytes.len()).sum()
     }
 
-    /// Nothing is told.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -47,7 +47,7 @@ impl Frames {
 }
 
 impl Frame {
-    /// What this build reads in it.
+    /// The reports in it, as this build decodes them.
     ///
     /// # Errors
     /// What it finds wrong with it.

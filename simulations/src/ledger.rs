@@ -38,7 +38,7 @@ use self::peak::WHOLE;
 use self::slots::Slots;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
 
-/// Books are looked through for closed ones when there are so many, and twice what was left then.
+/// When there are so many books, closed ones are dropped; then again when there are twice as many as were left.
 const SWEEP: usize = 4_096;
 
 /// Counts a run.
@@ -46,7 +46,7 @@ const SWEEP: usize = 4_096;
 pub struct Ledger {
     /// The end of the warm-up, in true microseconds.
     warm: u64,
-    /// Nodes hear of each other.
+    /// Whether nodes gossip.
     hears: bool,
     /// The period of calls per window.
     period: u64,
@@ -63,7 +63,7 @@ pub struct Ledger {
     back: Back,
     slots: Slots,
     answers: Histogram,
-    /// Of those, what peers answered.
+    /// The times of answers that came from peers.
     peer_answers: Histogram,
     counts: Counts,
 }
@@ -199,7 +199,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the books of keys that nobody asks about any more.
+    /// Closes the books of keys that are no longer checked.
     fn sweep(&mut self) {
         let (now, sums) = (self.now, &mut self.sums);
         for place in &mut self.books {

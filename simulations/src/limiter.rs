@@ -1,5 +1,5 @@
-//! What decides in a simulated daemon: the shipped core, or a baseline to compare it with, behind
-//! one face of `check`, `handle_*` and `poll_*`.
+//! The decider of a simulated daemon, which is the shipped core or a baseline to compare it with, behind one trait with
+//! the core's `check`, `handle_*` and `poll_*`.
 //!
 //! The world drives it and knows no more of it. The rule of the core holds for all: after every call
 //! that takes `&mut self`, drain `poll_effect`.
@@ -24,7 +24,7 @@ pub trait Limiter {
     /// Decides, or parks until the store has been asked.
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
 
-    /// The same for one of several keys, parked until `deadline` at most. A baseline knows no other than its own.
+    /// The same for one of several keys, parked until `deadline` at most. Baselines use their own deadline.
     fn check_by(&mut self, now: Instant, _deadline: Instant, request: Request<'_>) -> Outcome {
         self.check(now, request)
     }
@@ -32,12 +32,12 @@ pub trait Limiter {
     /// A check of this key is about to come.
     fn prefetch(&mut self, _now: Instant, _request: Request<'_>) {}
 
-    /// Takes back an admission of this moment that came to nothing. A baseline does not.
+    /// Takes back an admission that was just made, because another key was denied. Baselines do not.
     fn rollback(&mut self, _now: Instant, _request: Request<'_>, _decision: &Decision) -> Option<Outcome> {
         None
     }
 
-    /// What a check would be answered as far as is known here. A baseline is asked like any other time.
+    /// The answer to a check by what the node knows, without the store. Baselines check as usual.
     fn peek_local(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
     }
@@ -57,7 +57,7 @@ pub trait Limiter {
         self.check(now, Request { peek: true, ..request })
     }
 
-    /// Ends a permit of a concurrent limit: whether there was one. A baseline has none.
+    /// Ends a permit of a concurrent limit; returns whether there was one. Baselines have none.
     fn release(&mut self, _now: Instant, _digest: Digest, _permit: NonZeroU64) -> bool {
         false
     }
@@ -65,10 +65,10 @@ pub trait Limiter {
     /// Takes the outcome of a call.
     fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>);
 
-    /// Does what is due.
+    /// Handles what is due.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// Leaving: hands back what it can.
+    /// Returns the tokens that it holds, because the node leaves.
     fn drain(&mut self, now: Instant);
 
     /// What the driver must do next.
@@ -80,15 +80,15 @@ pub trait Limiter {
     /// Keys in the table.
     fn keys(&self) -> u64;
 
-    /// The books over all keys.
+    /// The sums of tokens over all keys.
     fn balance(&self, now: Instant) -> Balance;
 
-    /// Tokens that checks have spent, over all keys, less what was taken back into leases. What a baseline spends is not known.
+    /// Tokens that checks have spent, over all keys, less those taken back into leases; 0 for baselines.
     fn spent(&self) -> u64 {
         0
     }
 
-    /// Tokens held of a key that may be spent. What a baseline holds is not known.
+    /// Tokens held of a key that may be spent; 0 for baselines.
     fn held_of(&self, _now: Instant, _digest: Digest) -> u64 {
         0
     }
@@ -99,16 +99,16 @@ pub trait Limiter {
     /// The fleet as it is seen from now on.
     fn handle_fleet(&mut self, _view: FleetView) {}
 
-    /// Takes in what a peer tells.
+    /// Takes a peer's report.
     fn handle_usage(&mut self, _now: Instant, _origin: PeerIndex, _usage: &Usage) {}
 
-    /// Appends what peers should hear now, up to about so many things.
+    /// Appends about so many reports for peers.
     fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Report>) {}
 
     /// These peers may own keys from now on, beside this node of that name.
     fn handle_owners(&mut self, _own: OwnerName, _candidates: &[Candidate]) {}
 
-    /// A peer asks for tokens. A baseline lends none on.
+    /// Takes a peer's ask for tokens. Baselines lend none.
     fn handle_ask(&mut self, _now: Instant, _request: Request<'_>, _terms: &Terms) -> AskOutcome {
         AskOutcome::Answered(Err(Refusal::OtherRule))
     }
@@ -116,16 +116,16 @@ pub trait Limiter {
     /// Takes the answer of a peer.
     fn handle_answer(&mut self, _now: Instant, _digest: Digest, _id: u64, _answer: &Answer) {}
 
-    /// So many daemons live. Only those care that have no store to count them.
+    /// Sets how many daemons live, for the baseline that has no store to count them.
     fn set_nodes(&mut self, _nodes: u32) {}
 }
 
-/// What a decider begins with.
+/// The parameters of a decider.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// Bounds and habits.
+    /// The shard's settings.
     pub settings: Settings,
-    /// Of its jitter and its secret.
+    /// The seed of its jitter and its secret.
     pub seed: u64,
     /// Its calls are numbered from here: ids grow across restarts.
     pub first_id: u64,
@@ -197,7 +197,7 @@ impl Limiter for Shard {
     }
 
     fn balance(&self, _: Instant) -> Balance {
-        // What is held is counted in the leases themselves, so that the books can be found wrong.
+        // Held tokens are summed up from the leases themselves, so that a wrong balance shows.
         let mut balance = Balance { held: self.held(), ..Balance::default() };
         for (_, stats) in self.policy_stats() {
             balance.granted += stats.granted;

@@ -35,7 +35,7 @@ impl Scripts {
         }
         let texts =
             script::edited(|text| edits.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)));
-        // Those of the build before stay as they are.
+        // The scripts of the build before are not edited.
         let texts = texts.into_iter().chain(earlier::all().map(|script| (script.name, script.text.to_owned())));
         let read = redis_model::scripts::Scripts::read(&texts.collect::<Vec<_>>());
         Self(read.unwrap_or_else(|error| panic!("a script that does not compile: {error}")))
@@ -104,7 +104,7 @@ mod tests {
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 
-    /// Peek, doing this instead.
+    /// Runs the peek script with this body instead of its own.
     fn peek(body: &str) -> Result<Vec<i64>, String> {
         let first = "local has_gcra = false";
         let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);

@@ -1,16 +1,16 @@
 //! Maps for what is looked up at every check: by anything, and by numbers that count from 0.
 //!
-//! What is walked through belongs into a `BTreeMap`: the order of a [`Map`] repeats itself from run
-//! to run, as its hasher has no secret, but means nothing.
+//! Whatever is iterated over belongs into a `BTreeMap`. A [`Map`] has the same order in each run, because its hasher
+//! has no secret, but that order means nothing.
 
 use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
 
-/// Looked up, never walked through.
+/// A map that is never iterated over.
 pub type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// Asked for members, never walked through.
+/// A set that is never iterated over.
 pub type Set<K> = std::collections::HashSet<K, BuildHasherDefault<FxHasher>>;
 
 /// A value for each number, such as that of a key or of a node; the default where none was set.
@@ -18,7 +18,7 @@ pub type Set<K> = std::collections::HashSet<K, BuildHasherDefault<FxHasher>>;
 pub struct Numbered<T>(Vec<T>);
 
 impl<T: Default> Numbered<T> {
-    /// The value of a number, which there is from now on.
+    /// The value of a number, which is created if it is missing.
     pub fn of(&mut self, number: u32) -> &mut T {
         let place = number as usize;
         if place >= self.0.len() {

@@ -27,24 +27,24 @@ pub struct ScriptBug {
     pub name: &'static str,
     /// What goes wrong, and after the colon the invariants that should notice.
     pub about: &'static str,
-    /// Each text stands once in the script that it belongs to, or once in what scripts share.
+    /// Each text occurs once in its script, or once in the files that scripts share.
     pub edits: &'static [Edit],
 }
 
-/// A bug that so few seeds hardly ever show, and what shows it beside them. All others must be noticed.
+/// A bug that the usual number of seeds hardly ever shows, and what else shows it. All other bugs must be noticed.
 #[derive(Debug)]
 pub struct Gap {
     /// Its name.
     pub bug: &'static str,
-    /// With so many seeds it must be noticed, too; `None`: with no number of them.
+    /// The number of seeds within which it must be noticed after all; `None` if there is none.
     pub seeds: Option<u64>,
-    /// The file, below the root, with the test that fails with it; none where more seeds show it.
+    /// The file, below the root, with a test that fails with the bug; `None` if more seeds show it.
     pub shown_by: Option<&'static str>,
-    /// What it wants that hardly any seed has.
+    /// The circumstances that it needs and that hardly any seed has.
     pub wants: &'static str,
 }
 
-/// What is known to be missing. `docs/internals/proof.md` names them.
+/// The known gaps. `docs/internals/proof.md` names them.
 pub static GAPS: [Gap; 3] = [
     Gap {
         bug: "repaid-for-ever",
@@ -156,7 +156,7 @@ const ENTITLED_SCRIPTS: [&str; 11] = [
     "owed-not-charged",
 ];
 
-/// Bugs of what nodes without the store lend each other of what is set aside for them.
+/// Bugs of how nodes without the store lend each other what is set aside for them.
 const LENT_ASIDE: [Mutant; 2] = [Mutant::LentAsideNotCounted, Mutant::LendsAfterAcquire];
 
 /// Bugs of what peers lend to each other.

@@ -73,7 +73,7 @@ pub enum Holding<'a> {
         /// Tokens.
         actual: u64,
     },
-    /// A step of the settling: a request that is about to reach the node.
+    /// A step of settling: a request that is about to reach the node.
     Asks(&'a Request),
     /// The client was told that so many tokens stand charged.
     Stands(u64),
@@ -169,8 +169,8 @@ pub enum Seen<'a> {
         /// The clock of the master that owns the key, now.
         store: Timestamp,
     },
-    /// A node has taken note of a refund, before it answers: what of it went back into its lease by the node's own books. `None`: those
-    /// do not tell, as somebody who waited was served with it.
+    /// A node has taken a refund, and has not answered it yet. `kept` is how much went back into its lease, by the
+    /// node's own sums; `None` if these do not show it, because a waiter was served with it.
     TakenBack {
         /// The request.
         request: &'a Request,
@@ -194,8 +194,8 @@ pub enum Seen<'a> {
         /// See there.
         what: Together<'a>,
     },
-    /// How long a client keeps the permit of a concurrent limit that it was just given, whatever becomes of its node: what is so,
-    /// and not what anybody knows.
+    /// How long a client will keep the permit of a concurrent limit that it was just given, whatever happens to its
+    /// node. Nobody in the world knows this.
     Keeps {
         /// The node.
         node: u32,
@@ -236,12 +236,12 @@ pub enum Seen<'a> {
         call: &'a Call,
         /// What was answered.
         grant: &'a Grant,
-        /// By a server that is not the owner any more: what it lends may be lent again.
+        /// The server is no longer the key's owner, so what it lends may be lent again.
         stale: bool,
         /// What it did to the key's hash.
         ran: &'a Ran,
     },
-    /// A script was rehearsed: no node asked, and nothing else goes by its answer.
+    /// A script was rehearsed: no node asked for it, and nothing in the run depends on its answer.
     Rehearsed {
         /// When, by a clock of its own.
         now: Timestamp,
@@ -252,8 +252,9 @@ pub enum Seen<'a> {
         /// What it did to the key's hash.
         ran: &'a Ran,
     },
-    /// A call that a script has executed alone was executed once more, together with others in one call of a script: on
-    /// what the script alone had found, and apart from the run.
+    /// A call that a script has executed alone was executed once more, together with others in one call of the script
+    /// for several keys. It ran on a copy of the state that the single call had found, and nothing in the run depends
+    /// on it.
     Repeated {
         /// When, by the clock of its server.
         now: Timestamp,
@@ -301,18 +302,18 @@ pub enum Seen<'a> {
         key: u32,
         /// What was asked.
         call: &'a Call,
-        /// What came of it; `None` when nobody knows.
+        /// Its outcome; `None` if that is unknown.
         grant: Option<&'a Grant>,
     },
-    /// A node heard what another one told.
+    /// A node received another one's reports.
     Told {
-        /// Who told.
+        /// The sender.
         from: u32,
-        /// Who heard.
+        /// The receiver.
         to: u32,
         /// What, as it travelled.
         frames: &'a Frames,
-        /// A fault put this into its mouth when it was sent, however long it was under way.
+        /// A fault had the sender send false reports.
         lies: bool,
     },
     /// A node asks a peer for tokens.
@@ -328,7 +329,7 @@ pub enum Seen<'a> {
         /// Whom, in which incarnation, if it is still there.
         peer: Option<(u32, u64)>,
     },
-    /// A node lets a peer wait that has asked it.
+    /// A node keeps a peer that has asked it waiting.
     PeerWaits {
         /// The node that was asked.
         node: u32,
@@ -341,7 +342,7 @@ pub enum Seen<'a> {
         /// What for.
         ask: &'a Ask,
     },
-    /// A node answers a peer: what it lends it has spent.
+    /// A node answers a peer, and has spent the tokens that it lends.
     PeerAnswered {
         /// The node that was asked.
         node: u32,
@@ -379,13 +380,13 @@ pub enum Seen<'a> {
         /// The clock of the master that owns the key, now.
         store: Timestamp,
     },
-    /// A node has ended a round of gossip: what it tells its peers.
+    /// A node has picked its reports for a round of gossip.
     Picked {
         /// The node.
         node: u32,
         /// What, before it travels.
         usage: &'a [Usage],
-        /// A fault put this into its mouth, instead of what it has picked.
+        /// A fault replaced the picked reports by false ones.
         lies: bool,
     },
     /// A fault begins.
@@ -408,10 +409,10 @@ pub enum Seen<'a> {
     Left {
         /// The node.
         node: u32,
-        /// It had time to hand back what it held.
+        /// It had time to return the tokens that it held.
         drained: bool,
     },
-    /// The books of a node, now and then.
+    /// The balance of a node, now and then.
     Audit {
         /// The node.
         node: u32,
@@ -435,14 +436,14 @@ pub enum Seen<'a> {
     },
     /// Everything has healed: the liveness phase begins.
     Calm,
-    /// Time stands still, as there is always something else to do first: the run is cut short.
+    /// Time hardly advances, because events keep coming; the run is cut short.
     Stuck,
     /// The run is over.
     Over,
 }
 
 impl Seen<'_> {
-    /// Its topic, if it is not told to all.
+    /// Its topic, if not all observers are told.
     #[must_use]
     pub fn topic(&self) -> Option<Topic> {
         match self {
@@ -507,24 +508,24 @@ pub struct Setting {
     pub rules: Vec<Arc<Rule>>,
 }
 
-/// Who looks at a run.
+/// A listener to a run.
 pub trait Observer {
-    /// Takes note of something.
+    /// Handles an event.
     fn see(&mut self, moment: Moment, seen: &Seen<'_>);
 
-    /// Whether it is also told of this: only some observers have a use for it, and it happens often.
+    /// Whether it is also told of this topic, which happens often and which few observers need.
     fn minds(&self, _: Topic) -> bool {
         false
     }
 
-    /// Whether it is not told of this, which happens often, too: it would pass it over.
+    /// Whether it is not told of this topic, which happens often, too, and which few observers can do without.
     fn ignores(&self, _: Topic) -> bool {
         false
     }
 }
 
-/// Events that happen often. Of some most observers have no use: those are told who [minds](Observer::minds) them. Of the others most
-/// have: those are told who does not [ignore](Observer::ignores) them.
+/// Events that happen often. Most observers do not need the first five topics, and only those who
+/// [mind](Observer::minds) a topic are told; the others are told to all who do not [ignore](Observer::ignores) them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// [`Seen::Asked`].
@@ -545,7 +546,7 @@ pub enum Topic {
     Called,
     /// [`Seen::Settled`], unless it is ignored.
     Settled,
-    /// All that is about a key of concurrent limits. Who counts tokens of windows and buckets does not mind it.
+    /// All events about keys of concurrent limits, which only some checkers judge.
     Permits,
 }
 
@@ -562,15 +563,15 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Someone who knows what must hold.
+/// An observer that reports violations of invariants.
 pub trait Checker: Observer + Debug {
-    /// What did not hold, up to some number; in order.
+    /// The violations so far, in order, up to some number.
     fn violations(&self) -> &[Violation];
 
     /// What it proves, and what it excuses.
     fn sheet(&self) -> &'static Sheet;
 
-    /// Forgets what it has found, because it is excused.
+    /// Forgets its violations, because they are excused.
     fn overlook(&mut self) {}
 
     /// How much of the calm at the end it has judged.

@@ -25,9 +25,9 @@ pub struct Outcome {
     pub failed: Vec<String>,
     /// Goals beyond them that were not reached.
     pub missed: Vec<String>,
-    /// Of everything that was seen, in order.
+    /// The hash of all events, in order.
     pub hash: u64,
-    /// The same on the way: where two runs begin to differ.
+    /// The hash at intervals, to find where two runs begin to differ.
     pub checkpoints: Vec<u64>,
     /// What repeats it.
     pub command: String,
@@ -49,8 +49,8 @@ impl Outcome {
 }
 
 impl fmt::Display for Outcome {
-    /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`. What only some runs have stands
-    /// where there is some: the first answers of nodes that joined, and the first second with the store back.
+    /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`. Figures that only some runs
+    /// have are left out in others: the first answers of nodes that joined, and the first second after an outage.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Figures { used, calls_per_million, waits, answer_p99_us, answer_p999_us, false_denials, .. } = self.figures;
         let verdict = if self.is_good() { "good" } else { "BAD " };

@@ -42,7 +42,7 @@ pub struct Plan {
     /// How daemons hear of each other; absent: each is alone with the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gossip: Option<Gossip>,
-    /// Limits, by their place in this list.
+    /// Policies, which demands name by their place in this list.
     pub policies: Vec<Policy>,
     /// Who asks.
     pub demand: Vec<Demand>,
@@ -50,18 +50,18 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// What must hold beside the invariants.
     pub expect: Expect,
-    /// What is wanted beyond that and is not reached: told, and no failure.
+    /// Goals beyond the expectations. A missed goal is reported, but is no failure.
     pub goal: Expect,
     /// A deliberate walk through a `HashMap`, which double runs must notice: `tests/reproducible.rs`.
     #[serde(skip)]
     pub canary: bool,
 }
 
-/// The other keys of one request are among so many of a demand's.
+/// The other keys of a request of several are drawn from the first so many keys of a demand.
 pub const SEVERAL_OF: u32 = 6;
 
 impl Plan {
-    /// What it should come to: its goals, and for the rest what must hold.
+    /// The wanted figures: the goals, and the expectations for bounds without a goal.
     #[must_use]
     pub fn wanted(&self) -> Expect {
         let (goal, expect) = (self.goal, self.expect);
@@ -154,7 +154,7 @@ pub enum Brain {
     BatchOne,
     /// Leases of always a thousand tokens.
     BatchThousand,
-    /// A batch that grows by half when it was used whole and halves when it was not.
+    /// A batch that grows by half when it was used whole, and is halved when less than half was used.
     GrowHalve,
     /// Every node has limit / nodes for itself and asks nobody.
     Split,
@@ -173,7 +173,7 @@ pub struct Daemon {
     pub shards: u32,
     /// `store.confirm`: wait for a replica.
     pub confirm: bool,
-    /// Nodes that hear of each other ask each other for tokens, before the store or in its place.
+    /// Whether nodes that hear of each other ask each other for tokens, before the store or in its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub owners: bool,
 }
@@ -222,7 +222,7 @@ pub enum Calls {
 pub struct Zone {
     /// Of a thousand daemons, so many.
     pub nodes: u32,
-    /// So much longer a call to Redis and its answer are under way together.
+    /// How much longer the round trip to Redis is.
     pub store: Span,
 }
 
@@ -253,7 +253,8 @@ pub struct Redis {
     pub replica: bool,
     /// How far a replica lags behind.
     pub lag: Span,
-    /// Each half second it stands still for up to so long (a quarter of a second at most), and has caught up then.
+    /// In each half second the replica stalls once for up to so long (a quarter of a second at most), and then catches
+    /// up at once.
     pub lag_stalls: Span,
     /// How long after its master went a replica takes over; an isolated master stops taking writes
     /// then.
@@ -266,7 +267,7 @@ pub struct Redis {
     pub replica_skew: Span,
     /// What one script costs a server.
     pub script_cost: Span,
-    /// That is the mean of what each costs.
+    /// Whether `script_cost` is only the mean of varying costs.
     pub script_cost_varies: bool,
     /// Of a thousand scripts, so many take up to 20 ms longer.
     pub stalls: u32,
@@ -723,7 +724,7 @@ impl Default for Plan {
     }
 }
 
-/// What plans that were kept before there was a choice do not say.
+/// Whether a value is the default of plans that were kept before the key existed.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 fn is_one(number: &u32) -> bool {
     *number == 1

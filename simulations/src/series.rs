@@ -1,8 +1,7 @@
 //! What happened over time: the numbers behind the charts of a report.
 //!
-//! A run is cut into some 400 equal spans of true time, and each policy's windows are summed over
-//! its keys. Everything counts, the warm-up too. Decides nothing and knows nothing of drawing; a run
-//! that needs no charts has `Series::default()`.
+//! A run is cut into some 400 equal spans of true time, and each policy's windows are summed over its keys. The warm-up
+//! counts, too. Decides nothing and knows nothing of drawing; a run that needs no charts has `Series::default()`.
 
 mod bar;
 mod track;
@@ -34,9 +33,9 @@ pub struct Series {
     live: u32,
     /// Limit / nodes as it was last known.
     share: u64,
-    /// The sum and the number of the shares told in the last bucket.
+    /// The sum and the number of shares in the last bucket.
     told: (u64, u64),
-    /// Each node's last book, and its bucket.
+    /// Each node's last balance, and its bucket.
     books: Vec<(usize, Tokens)>,
 }
 
@@ -59,8 +58,8 @@ pub struct Bucket {
     pub share: u64,
     /// Acquires that lent something.
     pub grants: u64,
-    /// What became of tokens; `granted` as the nodes heard of it, the rest as their books say,
-    /// spread evenly over the time since the book before.
+    /// Sums of tokens: `granted` when nodes learned of their grants, the rest by the nodes' balances, spread evenly
+    /// over the time since the balance before.
     pub tokens: Tokens,
     /// The largest grant.
     pub largest: u64,
@@ -145,7 +144,7 @@ impl Series {
         }
     }
 
-    /// Spreads what a book says beyond the one before it.
+    /// Spreads the difference between a balance and the one before.
     fn audit(&mut self, at: u64, node: u32, balance: &Balance) {
         self.bucket(at);
         let now = (at / self.width.max(1)) as usize;

@@ -27,7 +27,7 @@ pub struct Set {
 pub struct Row {
     /// What it is about.
     pub what: String,
-    /// What of it no scenario shows, and who does.
+    /// What no scenario shows of it, and what does instead.
     pub elsewhere: Option<String>,
     /// The scenarios that show it.
     pub cases: Vec<Case>,
@@ -37,11 +37,11 @@ pub struct Row {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What sets it apart from the row's others.
+    /// How it differs from the row's other cases.
     pub what: String,
     /// Its name.
     pub scenario: String,
-    /// An invariant that the row is about: what is seen of it is in how many places it did not hold.
+    /// The invariant that the row is about, if it is about one; its figure is the number of violations.
     pub invariant: Option<String>,
     /// What was measured before the design was built, by the names of the goal's bounds.
     #[serde(default)]

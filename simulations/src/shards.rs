@@ -1,8 +1,8 @@
 //! A node of several shards, each of which decides for a part of the keys, as `src/serve/node.rs` has 64.
 //!
 //! A key's shard goes by its digest. Shards share nothing: their calls are numbered in steps, so that no two have one
-//! number, and a peer that hears of a node's keys hears of all shards in turn. What a driver has to keep apart is kept
-//! apart here: tickets are unique within a shard only.
+//! number, and a peer that hears of a node's keys hears of all shards in turn. Tickets are unique within a shard only,
+//! so they are made unique for the node here.
 
 use std::num::NonZeroU64;
 
@@ -24,7 +24,7 @@ use crate::observe::Balance;
 #[derive(Debug)]
 pub struct Shards {
     shards: Vec<Shard>,
-    /// Rounds of gossip so far: in each another shard comes first.
+    /// Rounds of gossip so far; each begins with another shard.
     round: usize,
 }
 
@@ -43,7 +43,7 @@ impl Shards {
     }
 
     fn index(&self, digest: Digest) -> usize {
-        // As in the daemon: places in a shard's table go by other bits.
+        // As in the daemon, by bits of the digest that the shard's table does not use.
         (digest.0 >> 64) as usize % self.shards.len()
     }
 

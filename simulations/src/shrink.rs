@@ -1,9 +1,9 @@
 //! The shrinker: from a plan that fails to a smaller one that still does.
 //!
-//! Greedy delta debugging (Zeller and Hildebrandt, 2002): lists lose halves, then single entries;
-//! numbers are halved; whatever has a simpler value gets it. A change stays when the run still
-//! fails, and all is tried again until nothing helps or the budget of runs is spent. Knows nothing
-//! of why a run fails: who calls it does. The seed stays, so what is found replays.
+//! Greedy delta debugging (Zeller and Hildebrandt, 2002): lists lose halves, then single entries; numbers are halved;
+//! values are replaced by simpler ones. A change stays when the run still fails, and all is tried again until nothing
+//! helps or the budget of runs is spent. The caller decides whether a run fails in the same way. The seed stays, so
+//! what is found replays.
 
 mod changes;
 

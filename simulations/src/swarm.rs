@@ -1,9 +1,10 @@
 //! The swarm: a seed expands to a whole configuration, small enough for thousands of runs.
 //!
-//! Swarm testing (Groce et al., 2012): first a subset of what may go wrong is drawn, then its
-//! details, since runs that have a bit of everything hide what single faults show. Every class draws
-//! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
-//! is free of faults. Every second seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
+//! Swarm testing (Groce et al., 2012): first a subset of the kinds of faults is drawn, then their details, because runs
+//! with a bit of everything hide what single faults show. Every kind draws from a stream of its own, so that leaving
+//! one out does not change the others. About a tenth of the runs have no faults. Every second seed plays a scene
+//! instead (`scenes.rs`), a situation that hardly comes about by chance. Decides nothing of what must hold: the
+//! checkers do.
 
 mod calm;
 mod entitled;
@@ -26,10 +27,11 @@ const QUIET: u64 = 100;
 /// A table of fewer keys belongs to one shard.
 const FEW_KEYS: u32 = 1_000;
 
-/// From this seed on one of two plays peers that lend to each other, the others what they play anyway.
+/// From this seed on every second seed plays peers that lend to each other, and the others play what they would play
+/// otherwise.
 pub const LENT_FROM: u64 = scenes::LENT_FROM;
 
-/// Of a thousand other runs, those in which they are, too.
+/// The number of runs with entitlements in a thousand of all other seeds.
 const ENTITLED: u64 = 100;
 
 /// From this seed on tokens are set aside for nodes that may lose the store, in all runs.
@@ -42,24 +44,24 @@ pub fn plan(seed: u64) -> Plan {
         Some(number) => entitled::draw(seed, number, scenes::draw(number).unwrap_or_else(|| freely(number))),
         None => {
             let plan = scenes::draw(seed).unwrap_or_else(|| freely(seed));
-            // Of what hardly any seed comes upon, shares and several limits are the point.
+            // Hard scenes keep their own limits, because shares and several limits are what they are about.
             let is_entitled = Random::stream(seed, "swarm-is-entitled").chance(ENTITLED) && !scenes::is_hard(seed);
             if is_entitled { entitled::change(seed, plan) } else { plan }
         }
     };
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
-    // Answers that come late, and without a confirmation, because a replica stands still, cost more calls: peers do not wait for them,
-    // and who leases for others leases little. So in a scene that says how many calls there are no replica does.
+    // When a replica stalls, answers are late and unconfirmed, which costs calls: peers do not wait for them, and
+    // owners lease little. So replicas do not stall in scenes that bound the number of calls.
     let stalls_of_scene = plan.expect.calls.is_some().then_some(plan.redis.lag_stalls);
     let varied = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
     let redis = Redis { lag_stalls: stalls_of_scene.unwrap_or(varied.lag_stalls), ..varied };
-    // What a scene lets come late is of answers that wait for no replica longer than usual.
+    // A scene's bound on late tokens assumes that answers do not wait for stalled replicas.
     let over = plan.expect.over.filter(|over| *over == 0 || redis.lag_stalls.0 == 0);
     let expect = Expect { over, ..plan.expect };
     calm::with_use(calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan }))
 }
 
-/// In a fifth of the runs replicas lag now more and now less, and in a fifth each script costs something else.
+/// In a fifth of the runs the lag of replicas varies, and in a fifth the cost of scripts.
 fn varying(random: &mut Random, redis: Redis) -> Redis {
     let (stalls, script_cost_varies) = (random.chance(200), random.chance(200));
     let longest = Span::millis(random.between(1, 250));
@@ -67,7 +69,7 @@ fn varying(random: &mut Random, redis: Redis) -> Redis {
     Redis { lag_stalls, script_cost_varies, ..redis }
 }
 
-/// What is drawn without any scene in mind.
+/// Draws a plan without a scene.
 fn freely(seed: u64) -> Plan {
     let stream = |name| Random::stream(seed, name);
     let mut random = stream("swarm-fleet");
@@ -109,7 +111,8 @@ fn daemon(random: &mut Random) -> Daemon {
     Daemon { timeout: Span::millis(timeout), max_keys, confirm: random.chance(600), ..Daemon::default() }
 }
 
-/// Nodes of two runs in five have several shards. A table of a few keys is not cut up: it would be none.
+/// In two runs of five nodes have several shards. A table of a few keys is not divided, because no shard would have
+/// room for any.
 fn shards(random: &mut Random, daemon: &Daemon) -> u32 {
     let drawn = *random.pick(&[1, 1, 1, 2, 5]);
     if daemon.max_keys < FEW_KEYS { 1 } else { drawn }
@@ -221,7 +224,7 @@ mod tests {
     /// Whether a plan has something.
     type Has = fn(&Plan) -> bool;
 
-    /// What a design asks the swarm to have in it, and whether a plan has it.
+    /// Situations that designs want in the swarm, each with a test of whether a plan has it.
     const WORLD: [(&str, Has); 24] = [
         ("calls on streams", |plan| plan.network.calls == Calls::Streams),
         ("zones far from the store", |plan| plan.zones.iter().any(|zone| zone.store.0 > 0)),
@@ -265,7 +268,7 @@ mod tests {
         plan.policies.iter().flat_map(|policy| &policy.limits).map(|limit| Limit::parse(limit).unwrap())
     }
 
-    /// A scene that is no longer drawn, or a range that has become smaller, would else leave the swarm as good as before.
+    /// Without this test, nobody would notice a scene that is no longer drawn or a range that has shrunk.
     #[test]
     fn the_seeds_that_every_run_of_tests_plays_have_all_of_the_world() {
         let mut counts = WORLD.map(|(what, _)| (what, 0));

@@ -32,7 +32,7 @@ impl Trace {
     }
 
     fn add(&mut self, value: u64) {
-        // Of FNV and a rotation: not for adversaries, only to notice a difference.
+        // FNV with a rotation: it only has to show differences, not to resist adversaries.
         self.hash = (self.hash.rotate_left(23) ^ value).wrapping_mul(0x0000_0100_0000_01b3) ^ (self.hash >> 29);
     }
 
@@ -85,7 +85,8 @@ impl Trace {
 impl Observer for Trace {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if matches!(seen, Seen::Picked { .. } | Seen::Repeated { .. } | Seen::Keeps { .. } | Seen::TakenBack { .. }) {
-            // What travels of the first is heard, the second is beside the run, and what comes of the others is seen.
+            // The frames of the first are hashed when they arrive, the second is not part of the run, and the others
+            // have consequences that are hashed.
             return;
         }
         self.add(moment.at);

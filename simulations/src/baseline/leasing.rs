@@ -1,7 +1,7 @@
 //! Baselines that ask the store: for every check, or for leases of a batch that they choose simply.
 //!
-//! None asks again when an answer is lost, refills before it has run dry, or gives anything back.
-//! While the store is away all but `on_store_loss = "allow"` is denied: that is what its callers see.
+//! None sends a call again whose answer was lost, refills before it has run dry, or gives anything back. While the
+//! store is away, checks are denied unless `on_store_loss = "allow"`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
 use crate::plan::Brain;
 
-/// What `GrowHalve` asks for first.
+/// The first batch of `GrowHalve`.
 const FIRST_BATCH: u64 = 10;
 
 /// One of `PerRequest`, `Remembered`, `BatchOne`, `BatchThousand` and `GrowHalve`.
@@ -32,7 +32,7 @@ pub struct Leasing {
     clock: StoreClock,
     books: BTreeMap<Digest, Book>,
     effects: VecDeque<Effect>,
-    /// Those who wait, in the order of their deadlines.
+    /// Waiting checks, in the order of their deadlines.
     waiting: BTreeMap<Ticket, (Instant, Digest)>,
     balance: Balance,
     next_id: u64,
@@ -52,7 +52,7 @@ struct Book {
     /// A cost that was denied, and until when that is remembered.
     denied: Option<(u64, Instant)>,
     batch: u64,
-    /// Tokens of the last grant, and what was spent since.
+    /// The tokens of the last grant, and how many were spent since.
     lot: u64,
     spent: u64,
 }
@@ -65,7 +65,7 @@ struct Waiter {
 }
 
 impl Leasing {
-    /// One that knows nothing.
+    /// A baseline without any state.
     #[must_use]
     pub fn new(brain: Brain, start: &Start) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Leasing {
         }
     }
 
-    /// Each check asks for itself.
+    /// Whether each check sends a call of its own.
     fn asks_each_time(&self) -> bool {
         matches!(self.brain, Brain::PerRequest | Brain::Remembered)
     }
@@ -122,8 +122,8 @@ impl Leasing {
         self.call(now, self.next_id - 1, digest, need, 1);
     }
 
-    /// The answer to the one check that a call was for. Calls have no id, since an id must not be
-    /// overtaken by a later one; those that are alike in time and cost stand for each other.
+    /// Answers the one check that a call was for. These calls have no id, since an id must not be overtaken by a later
+    /// one. Calls of the same time and cost are not told apart, because their checks may swap answers.
     fn settle_one(&mut self, now: Instant, call: &Call, grant: Option<&Grant>) {
         let Op::Acquire(Acquire { need, .. }) = call.op else { return };
         let Some(book) = self.books.get_mut(&call.digest) else { return };
@@ -144,7 +144,7 @@ impl Leasing {
         self.reply(now, call.digest, &waiter, ending);
     }
 
-    /// A grant, or none, for those who wait in line.
+    /// Gives a grant, or the lack of one, to the waiting checks.
     fn settle_line(&mut self, now: Instant, call: &Call, grant: Option<&Grant>) {
         let Some(book) = self.books.get_mut(&call.digest) else { return };
         let Some((_, need, _)) = book.asked.filter(|(id, _, _)| *id == call.id) else { return };
@@ -273,7 +273,7 @@ impl Book {
         }
     }
 
-    /// Takes over the rule and drops what has ended; returns how many tokens that were.
+    /// Takes over the rule and drops tokens that have ended; returns how many those were.
     fn settle(&mut self, now: Instant, rule: &Arc<Rule>) -> u64 {
         let mut gone = 0;
         if self.rule != *rule {
@@ -307,7 +307,7 @@ impl Book {
         spent
     }
 
-    /// Half as much more when the last lease was used whole, half when less than half of it was.
+    /// The next batch: half as much again if the last lease was used whole, and half of it if less than half was used.
     fn tune(&mut self) -> u64 {
         let most = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         if self.lot > 0 && self.spent >= self.lot {
@@ -318,7 +318,7 @@ impl Book {
         self.batch
     }
 
-    /// Adds the tokens of a grant; returns how many had to make room.
+    /// Adds the tokens of a grant; returns how many older ones had to make room.
     fn add(&mut self, now: Instant, sent: Instant, grant: &Grant) -> u64 {
         let windows = grant.counters.map(|counter| counter.at.stored());
         let clock = StoreClock::new(sent, now, grant.now);
@@ -343,7 +343,7 @@ impl Book {
     }
 }
 
-/// The store did not answer.
+/// The outcome of a check that the store did not answer.
 fn unreachable(rule: &Rule) -> Resolution {
     match rule.on_store_loss {
         OnStoreLoss::Allow => Resolution::allow(Source::Policy),

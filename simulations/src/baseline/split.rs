@@ -37,7 +37,7 @@ struct Book {
 }
 
 impl Split {
-    /// One that knows of no other node yet.
+    /// A node that knows of no other node yet.
     #[must_use]
     pub fn new(clock: (Instant, Timestamp)) -> Self {
         Self { books: BTreeMap::new(), clock, nodes: 1, admitted: 0 }
@@ -50,7 +50,7 @@ impl Book {
         Self { whole: rule.clone(), nodes, part: part(rule, nodes), counters }
     }
 
-    /// Takes over another rule or another number of nodes; what was counted stays.
+    /// Takes over another rule or another number of nodes; counts are kept.
     fn adopt(&mut self, rule: &Arc<Rule>, nodes: u32) {
         if self.nodes != nodes || self.whole != *rule {
             let counters = std::mem::take(&mut self.counters);

@@ -21,10 +21,10 @@ pub(super) struct Log {
     /// A seed of the swarm, a file, or its name.
     #[arg(value_name = "SEED|FILE")]
     what: String,
-    /// Of keys only this one.
+    /// Only events of this key.
     #[arg(long)]
     key: Option<u32>,
-    /// Of nodes only this one.
+    /// Only events of this node.
     #[arg(long)]
     node: Option<u32>,
     /// Print the plan first.
@@ -34,7 +34,7 @@ pub(super) struct Log {
     travel: Travel,
 }
 
-/// Prints what it sees.
+/// An observer that prints events.
 struct Printer {
     key: Option<u32>,
     node: Option<u32>,
@@ -57,14 +57,14 @@ impl Log {
 }
 
 impl Printer {
-    /// What is about no key or no node is about all.
+    /// An event that is about no key or no node passes the filter for any.
     fn wants(&self, node: Option<u32>, key: Option<u32>) -> bool {
         let is = |wanted: Option<u32>, one: Option<u32>| wanted.is_none() || one.is_none() || wanted == one;
         is(self.node, node) && is(self.key, key)
     }
 }
 
-/// What a call asks.
+/// A call in words.
 fn order(call: &Call) -> String {
     let limits = 0..call.rule.limits.len();
     match &call.op {
@@ -88,7 +88,7 @@ fn order(call: &Call) -> String {
     }
 }
 
-/// What the store says.
+/// The store's answer in words.
 fn answer(call: &Call, grant: &Grant) -> String {
     let Grant { granted, epoch, nodes, now, .. } = grant;
     let marks = [(grant.replayed, "replayed "), (grant.outdated, "outdated "), (grant.reset, "reset ")];
@@ -99,7 +99,7 @@ fn answer(call: &Call, grant: &Grant) -> String {
     format!("{granted} {marks}at {}, epoch {epoch}, {nodes} nodes, {counters:?}{aside}", now.0)
 }
 
-/// What a peer says.
+/// A peer's answer in words.
 fn word(answer: &Answer) -> String {
     match answer {
         Err(refusal) => format!("{refusal:?}"),

@@ -25,8 +25,8 @@ pub(super) struct Many<'a> {
 }
 
 impl Many<'_> {
-    /// Runs all, and gives `take` what came of each in the order of their places, whichever was
-    /// ready first. Fails with the first plan that makes no sense.
+    /// Runs all, and gives `take` the outcomes in the order of their places, whichever was ready first. Fails with the
+    /// first plan that makes no sense.
     pub(super) fn run(self, take: &mut dyn FnMut(Outcome)) -> anyhow::Result<()> {
         let (mut due, mut early) = (0, BTreeMap::new());
         self.run_as_they_end(&mut |place, outcome| {
@@ -36,13 +36,13 @@ impl Many<'_> {
                 due += 1;
             }
         })?;
-        // A place that got no plan, because time was up, holds nobody back.
+        // If time was up, a place got no plan; the outcomes after it are taken all the same.
         early.into_values().for_each(take);
         Ok(())
     }
 
-    /// Runs all, and gives `take` each place and what came of it as soon as that is known. Fails with the
-    /// first plan that makes no sense.
+    /// Runs all, and gives `take` each outcome with its place as soon as it is ready. Fails with the first plan that
+    /// makes no sense.
     pub(super) fn run_as_they_end(self, take: &mut dyn FnMut(u64, Outcome)) -> anyhow::Result<()> {
         let next = AtomicU64::new(0);
         thread::scope(|scope| {
@@ -72,14 +72,14 @@ impl Many<'_> {
     }
 }
 
-/// The places of these plans, those first that take longest, because one that is begun last runs alone in the end.
+/// The places of these plans, the longest runs first: a long run that is begun last would run alone at the end.
 pub(super) fn longest_first(plans: &[Plan]) -> Vec<usize> {
     let mut places: Vec<_> = (0..plans.len()).collect();
     places.sort_by_key(|place| Reverse(plans[*place].weight()));
     places
 }
 
-/// The places of these plans, those last that take longest, so that whoever waits for rows has most of them soon.
+/// The places of these plans, the longest runs last, so that most rows are printed soon.
 pub(super) fn longest_last(plans: &[Plan]) -> Vec<usize> {
     let mut places: Vec<_> = (0..plans.len()).collect();
     places.sort_by_key(|place| plans[*place].weight());

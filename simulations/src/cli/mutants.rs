@@ -2,10 +2,10 @@
 //!
 //! A bug runs through the seeds of the swarm until a checker reports something that it does not report for the same
 //! seed without the bug; seeds that fail anyway thus count for nothing. Small worlds rarely show bugs in what a whole
-//! fleet does, so some scenarios must show those, by a checker or by a failed expectation. Each bug gives one line,
-//! in order, with the checker that noticed it first. A bug that was not noticed is a gap in the swarm or in the
-//! checkers; those that are known are named with what shows the bug in their place (`GAPS` in `mutants.rs`), and any
-//! other one fails.
+//! fleet does, so some scenarios are run for those, and a checker or a failed expectation must notice them. Each bug
+//! gives one line, in order, with the checker that noticed it first. A bug that was not noticed is a gap in the swarm
+//! or in the checkers; those that are known are named with what shows the bug in their place (`GAPS` in `mutants.rs`),
+//! and any other one fails.
 //!
 //! The search takes minutes, and what it finds is kept in `simulations/noticed.toml`: the seed or the scenario that shows each bug.
 //! With `--recall` each bug runs through that first, and is searched for only when nobody notices it there any more.
@@ -33,7 +33,7 @@ use crate::{scenario, swarm};
 /// Seeds within which most bugs are to be noticed, and how many of a hundred are most; of fewer seeds nothing is asked.
 const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
-/// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
+/// Scenarios about whole fleets, or about figures of whole runs. Without a bug all of them pass.
 const DRILLS: [&str; 18] = [
     "lost-in-mid-window",
     "lone-bucket",
@@ -58,7 +58,7 @@ const DRILLS: [&str; 18] = [
 /// What `simulations/noticed.toml` says, by bug.
 type Noticed = BTreeMap<String, Shown>;
 
-/// What shows a bug.
+/// The run that shows a bug.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum Shown {
@@ -68,15 +68,15 @@ enum Shown {
     Drill(String),
 }
 
-/// What stands above them.
+/// The head of the file.
 const HEADER: &str = "# What showed each bug on purpose when they were all searched for: the seed of so many, or a scenario. `mutants --recall` looks there
 # first. Written by: cargo run --release -p simulations -- mutants --seeds 100 --jobs 2 --write
 ";
 
-/// What notices that a run does not come to what its plan expects.
+/// The invariant under which a failed expectation is reported.
 const EXPECTED: &str = "expected";
 
-/// What did not hold in a run, and at last, that it did not come to what its plan expects.
+/// The violations of a run; a failed expectation of its plan counts as one more.
 fn seen(outcome: Outcome) -> Vec<Violation> {
     let short = outcome.failed.into_iter().next();
     let short = short.map(|what| Violation { invariant: EXPECTED, by: "", at: 0, what });
@@ -165,7 +165,7 @@ impl Mutants {
     }
 }
 
-/// What showed each bug when they were last searched for.
+/// Reads what showed each bug when they were last searched for.
 fn recalled() -> anyhow::Result<Noticed> {
     toml::from_str(include_str!("../../noticed.toml")).context("simulations/noticed.toml")
 }
@@ -193,12 +193,12 @@ enum Place {
     Drill(&'static str),
 }
 
-/// What came of one bug.
+/// The result for one bug.
 struct Row {
     bug: Bug,
-    /// Where, and what a checker said.
+    /// Where it was noticed, and the violation.
     noticed: Option<(Place, Violation)>,
-    /// The checkers that did not hold in those runs.
+    /// The checkers that reported violations in those runs.
     by: BTreeSet<&'static str>,
     seeds: u64,
     millis: u64,
@@ -228,17 +228,17 @@ struct Search<'a> {
     bug: Bug,
     runner: Runner,
     healthy: &'a mut Runner,
-    /// The checkers that did not hold.
+    /// The checkers that have reported violations.
     by: BTreeSet<&'static str>,
 }
 
-/// The bugs that are run, and what is known of the seeds without them.
+/// The bugs to run, and the violations of seeds without a bug.
 #[derive(Default)]
 struct Hunt<'a> {
     bugs: &'a [Bug],
     seeds: u64,
     without: &'a [String],
-    /// What shows each, where that is to be tried first.
+    /// What showed each bug before, if that is to be tried first.
     recalled: Option<Noticed>,
     /// Invariants that do not hold without any bug, by seed.
     known: Mutex<BTreeMap<u64, BTreeSet<&'static str>>>,
@@ -246,7 +246,7 @@ struct Hunt<'a> {
 }
 
 impl Hunt<'_> {
-    /// Runs all, and gives `take` what came of each in their order.
+    /// Runs all, and gives `take` the results in the order of the bugs.
     fn run(&self, jobs: u16, take: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
         thread::scope(|scope| {
             let (send, receive) = mpsc::channel();
@@ -294,7 +294,7 @@ impl Hunt<'_> {
                 None => None,
             };
         }
-        // Of a known gap the search would find nothing, and takes as long as that of twenty others.
+        // The search for a known gap finds nothing, and takes as long as the search for twenty other bugs.
         let is_sought = self.recalled.is_none() || mutants::gap(bug.name(), self.seeds).is_none();
         let mut places = (1..=self.seeds).map(Ok).chain(DRILLS.into_iter().map(Err)).filter(|_| is_sought);
         while noticed.is_none()
@@ -316,7 +316,7 @@ impl Hunt<'_> {
         if violations.is_empty() {
             return Ok(None);
         }
-        // Only now: most seeds are good, with most bugs too.
+        // Run only after a violation, because most seeds pass with most bugs, too.
         let known = self.known(seed, search.healthy)?;
         let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
         Ok(fresh.map(|violation| (Place::Seed(place), violation)))
@@ -335,7 +335,7 @@ impl Hunt<'_> {
         violations
     }
 
-    /// What does not hold of a seed without any bug.
+    /// The invariants that a seed violates without any bug.
     fn known(&self, seed: u64, healthy: &mut Runner) -> anyhow::Result<BTreeSet<&'static str>> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&seed) {
@@ -352,7 +352,7 @@ impl Hunt<'_> {
 mod tests {
     use super::*;
 
-    /// Each bug but the known gaps is shown by something there is.
+    /// Each bug but the known gaps has a seed or a scenario that shows it.
     #[test]
     fn what_shows_each_bug_is_kept() {
         let recalled = recalled().expect("it is read");

@@ -48,7 +48,7 @@ impl Progress {
         let _ = std::io::stderr().flush(); // a progress line is nobody's result
     }
 
-    /// Takes the line away before something else is written.
+    /// Clears the line before something else is written.
     pub(super) fn clear(&mut self) {
         if self.is_shown {
             eprint!("\r\x1b[K");

@@ -1,4 +1,5 @@
-//! Figures that a page of the docs quotes: what each row of its tables says of the scenarios that it names is what came of them.
+//! Compares figures that a page of the docs quotes with those of runs: each number in a row must be a figure of a
+//! scenario that the row names.
 //!
 //! A row names its scenarios in its last column. A table quotes figures in its column `Measured`, or, if its second column is about
 //! `Calls`, in all columns between the first and the last. There a number before ` %` is a part that was used, went beyond a limit or
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::ledger::{Figures, thousandths};
 
-/// What is quoted and did not come out, as sentences.
+/// Each quoted figure that no run has, as a sentence.
 pub(super) fn astray(page: &str, figures: &BTreeMap<String, Figures>) -> Vec<String> {
     let mut found = Vec::new();
     let mut table: Option<Table> = None;
@@ -69,13 +70,13 @@ impl Table {
 struct Quoted<'a> {
     text: &'a str,
     thousandths: u64,
-    /// One of its last digit, in thousandths.
+    /// The value of its last digit, in thousandths.
     last_place: u64,
     is_percent: bool,
 }
 
 impl Quoted<'_> {
-    /// What it may be.
+    /// The figures that it may quote.
     fn known(&self, figures: &Figures) -> Vec<u64> {
         if !self.is_percent {
             return vec![figures.calls_per_million];

@@ -1,8 +1,8 @@
 //! `run`: scenarios by their files, names or directories. `replay`: one file, twice, at length.
 //!
-//! Each run is a line as soon as it ends, and what it was expected to do and did not is below it; the
-//! longest begin. With `--report` the pages have charts. With `--seeds` only what is bad is a line, and
-//! each scenario one more in the end.
+//! Each run gives a line as soon as it ends, and below it the expectations that failed; the longest runs begin first.
+//! With `--report` the pages have charts. With `--seeds` only bad runs give a line, and each scenario gives one at the
+//! end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) struct Run {
     /// Another seed than the file's.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many seeds of each, from that one on.
+    /// How many seeds of each to run, from that one on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// A page of the docs whose tables quote figures of these scenarios: fail where they are others.
@@ -96,7 +96,7 @@ impl Run {
     }
 }
 
-/// What the seeds of one scenario came to.
+/// The sums over the seeds of one scenario.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     used: Vec<u64>,

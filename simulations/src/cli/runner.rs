@@ -61,7 +61,7 @@ impl Runner {
     }
 }
 
-/// Where two runs of one plan begin to differ.
+/// Says where two runs of one plan begin to differ.
 fn difference(first: &Outcome, second: &Outcome) -> Option<String> {
     if first.hash == second.hash && first.checkpoints == second.checkpoints {
         return None;
@@ -72,7 +72,7 @@ fn difference(first: &Outcome, second: &Outcome) -> Option<String> {
     Some(format!("hashes {one:016x} and {other:016x} of two runs, which differ after checkpoint {same}"))
 }
 
-/// What came of a run that panicked.
+/// The outcome of a run that panicked.
 fn broken(plan: &Plan, text: String) -> Outcome {
     Outcome {
         plan: plan.clone(),

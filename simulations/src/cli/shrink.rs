@@ -1,6 +1,6 @@
 //! `shrink`: from a seed or a file that fails to a small file that fails in the same way.
 //!
-//! What is kept is written out whole, so that it stays the same when the swarm changes.
+//! The small plan is written out completely, so that it stays the same when the swarm changes.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ impl Shrink {
     }
 }
 
-/// Makes a plan that failed small, and writes it to `out`, or among the bugs.
+/// Shrinks a plan that failed, and writes the small one to `out`, or among the bugs.
 pub(super) fn keep(
     plan: &Plan,
     first: &Outcome,
@@ -61,7 +61,7 @@ pub(super) fn keep(
     let mut small = shrink::shrink(plan, &mut fails);
     progress.clear();
     small.about = format!("Shrunk from {} seed {}: {complaint}", plan.name, plan.seed);
-    // Not as `swarm-N`: by that name the plan would be taken for the whole one.
+    // Renamed, because `swarm-N` is the name of the seed's whole plan.
     let name = plan.name.replace("swarm-", "seed-");
     let (out, shown) = match out {
         Some(out) => (out.clone(), out.display().to_string()),

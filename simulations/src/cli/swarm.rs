@@ -79,7 +79,8 @@ impl Soak {
     }
 }
 
-/// Keeps what was bad among the bugs, made small, and prints it: whoever reads only what was printed has it as well.
+/// Shrinks the bad runs, and keeps the small plans among the bugs. It also prints them, for readers of a log who do not
+/// have the files.
 fn keep(bad: &[Outcome]) -> anyhow::Result<()> {
     let mut runner = Runner::new(Detail::Figures);
     for outcome in bad {
@@ -90,21 +91,21 @@ fn keep(bad: &[Outcome]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a swarm came to so far.
+/// The sums of a swarm so far.
 #[derive(Debug, Default)]
 struct Tally {
     wanted: Option<u64>,
     runs: u64,
     bad: u64,
     checks: u64,
-    /// Runs of which liveness was judged: that the store is used, and that limits are.
+    /// Runs in which liveness was judged: of answers by the store, and of the use of limits.
     answers: u64,
     uses: u64,
     /// Of all runs in order: the same in every process and build.
     hash: u64,
 }
 
-/// Runs all; gives what was bad, too.
+/// Runs all, and also returns the bad runs.
 fn work(
     plan: &(dyn Fn(u64) -> Option<Plan> + Sync),
     common: &Common,

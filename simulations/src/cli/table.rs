@@ -1,10 +1,11 @@
-//! `table`: what was measured beside what is wanted, and what the baselines come to in the same runs.
+//! `table`: measured figures beside the goals, and those of the baselines in the same runs.
 //!
 //! Two tables in Markdown. Cells of the first are `measured (goal)`, and `!` where the goal is
 //! missed; cells of the second are `used %, calls per 1000, over %`. Rows of the first are printed as
 //! their runs end, of which the longest are begun last; the second is in the order of the scenarios.
 //!
-//! With `--set` it is one table instead: what a design asks for, row by row, beside what was measured before it was built.
+//! With `--set` it is one table instead: the rows of a design, with its goals beside what was measured before it was
+//! built.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use crate::set::{Case, Row, Set};
 use crate::span::Span;
 use crate::{report, scenario, set};
 
-/// Whom to compare with.
+/// The baselines to compare with.
 const BASELINES: [(&str, Brain); 6] = [
     ("each time", Brain::PerRequest),
     ("remembered", Brain::Remembered),
@@ -33,7 +34,7 @@ const BASELINES: [(&str, Brain); 6] = [
     ("limit / N", Brain::Split),
 ];
 
-/// Checks beyond which a scenario runs without baselines: each would ask the store for each of them.
+/// Scenarios with more checks than this run without baselines, since these call the store for each check.
 const MOST: u64 = 500_000;
 
 /// Arguments of `table`.
@@ -104,7 +105,7 @@ impl Table {
         Ok(outcomes.into_values().collect())
     }
 
-    /// The table of a set. What misses its goal is marked, and is no failure; what is expected of its scenario is.
+    /// The table of a set. A missed goal is marked and is no failure; a failed expectation of the scenario is one.
     fn show(&self, set: &Set) -> anyhow::Result<Verdict> {
         let names = set.scenarios().into_iter().map(str::to_owned).collect::<Vec<_>>();
         let outcomes = self.run(&run::plans(&names)?)?;
@@ -147,7 +148,7 @@ impl Table {
     }
 }
 
-/// What was measured of a case: the invariant that it is about, and each bound of its goal.
+/// The measurements of a case: of its invariant, and of each bound of its goal.
 fn cells(case: &Case, outcome: &Outcome) -> Vec<Measured> {
     let broken = |invariant: &String| {
         let broken = outcome.violations.iter().filter(|violation| violation.invariant == invariant).count();

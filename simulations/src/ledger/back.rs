@@ -1,4 +1,5 @@
-//! How nodes come back to a store that they had lost: their calls in the first second beside those of a second before.
+//! Measures the burst of calls when the store is back after an outage: those in the first second, compared with those
+//! in a usual second before.
 
 use super::judge::ratio;
 use crate::observe::Setting;
@@ -10,11 +11,11 @@ const FIRST: u64 = 1_000_000;
 /// Calls before the first outage, and after each.
 #[derive(Clone, Debug)]
 pub(super) struct Back {
-    /// When the first one begins.
+    /// When the first outage begins.
     lost: u64,
     /// When each ends, and how many calls there were in the second after.
     ends: Vec<(u64, u64)>,
-    /// Calls before the first.
+    /// Calls before the first outage.
     before: u64,
 }
 
@@ -45,7 +46,7 @@ impl Back {
     }
 }
 
-/// Whether nodes reach no master, or one, while it lasts.
+/// Whether the fault takes all masters, or one, from the nodes while it lasts.
 fn takes_the_store(what: &What) -> bool {
     matches!(
         what,

@@ -1,4 +1,4 @@
-//! What was admitted of one key: against its limits, and against an exact counter.
+//! The admissions of one key, compared with its limits and with an exact counter.
 //!
 //! The exact counter is the core's own [`Counter`], asked for each check as if one place decided
 //! alone: what it admits is what could have been admitted. Windows go by the clock of the key's
@@ -20,7 +20,7 @@ use super::peak::Peaks;
 pub(super) struct Book {
     rule: Arc<Rule>,
     lines: Box<[Line]>,
-    /// The line whose windows decide what counts for `used`; none when all limits are gcra.
+    /// The line whose windows `used` is computed over; none when all limits are gcra.
     main: Option<usize>,
     /// What was and could be admitted in the main line's window that is open.
     used: Used,
@@ -103,7 +103,7 @@ impl Book {
         }
     }
 
-    /// Enters a check that was answered; whether it was denied though there were tokens.
+    /// Enters an answered check. Returns whether it was denied although there were tokens.
     pub(super) fn check(&mut self, entry: &Entry<'_>, admitted: bool, sums: &mut Sums) -> bool {
         self.roll(entry, sums);
         let mut lines = self.lines.iter().zip(&self.rule.limits);
@@ -133,7 +133,7 @@ impl Book {
         self.used.possible = self.used.possible.saturating_sub(entry.cost);
     }
 
-    /// Enters a reset: it begins anew, and the windows that are open count for nothing.
+    /// Enters a reset: the counts begin anew, and the open windows are left out of the sums.
     pub(super) fn reset(&mut self, entry: &Entry<'_>, sums: &mut Sums) {
         self.roll(entry, sums);
         for line in &mut self.lines {
@@ -141,7 +141,7 @@ impl Book {
         }
     }
 
-    /// Takes what is open into the sums, if it is whole at the true time `end`.
+    /// Adds the open windows to the sums, if they are whole at the true time `end`.
     pub(super) fn close(&self, end: u64, sums: &mut Sums) {
         for (index, (line, limit)) in self.lines.iter().zip(&self.rule.limits).enumerate() {
             if limit.algorithm != Algorithm::Gcra {
@@ -183,14 +183,14 @@ impl Book {
                 }
                 line.open(limit, index, entry);
             } else {
-                // A clock that steps back by more than a window does not make this one longer.
+                // If the clock steps back by more than a window, this window must not become longer.
                 line.at = line.at.min(entry.store + limit.period);
             }
         }
         self.last = (entry.at, entry.store);
     }
 
-    /// A config push: lines of the same kind go on, and what is open does not count for `used`.
+    /// Applies pushed limits: lines of the same algorithm go on, and the open window is left out of `used`.
     fn change_rule(&mut self, entry: &Entry<'_>, sums: &mut Sums) {
         let same = |a: &Limit, b: &Limit| a.algorithm == b.algorithm && a.period == b.period;
         let (old, new) = (&self.rule.limits, &entry.rule.limits);
@@ -242,7 +242,7 @@ impl Line {
         u128::from(tokens) * u128::from(unit)
     }
 
-    /// What came back by `now` is not missing any more.
+    /// Adds the tokens that have come back by `now`.
     fn fill(&mut self, limit: &Limit, now: Timestamp) {
         let back = u128::from(now.since(self.at).0) * u128::from(limit.interval().1);
         self.spent = self.spent.saturating_sub(back);
@@ -277,8 +277,7 @@ impl Used {
     }
 }
 
-/// Where a window that opens with the first request ends: as the decision says, where it speaks of
-/// this limit and can be right.
+/// The end of a window that opens with the first request: the decision's, if that is about this limit and plausible.
 fn first_end(limit: &Limit, index: usize, entry: &Entry<'_>) -> Timestamp {
     let latest = entry.store + limit.period;
     let told = entry.decision.reset_at;

@@ -23,8 +23,8 @@ pub struct Figures {
     pub reasons: BTreeMap<&'static str, u64>,
     /// Answers by source.
     pub sources: BTreeMap<&'static str, u64>,
-    /// Part of the checks that were denied though by what was really admitted there were tokens: they were lent to
-    /// others, or nodes did not know.
+    /// Part of the checks that were denied although, by what was really admitted, there were tokens: these were lent to
+    /// other nodes, or the node did not know of them.
     pub false_denials: u64,
     /// Store calls that left a node; each sending counts.
     pub calls: u64,
@@ -59,10 +59,11 @@ pub struct Figures {
     pub answer_longest_us: u64,
     /// As `answer_p99_us`, of those that waited for a peer, which answered them.
     pub peer_answer_p99_us: u64,
-    /// Part of the tokens that nodes lent on to each other of which the loan came too late, or not at all; rounded up.
+    /// Part of the tokens that nodes lent to each other whose loan came too late, or not at all; rounded up.
     pub loans_lost: u64,
-    /// As old as this, or less, was what a node went by about a peer in 99 % of the times at which news of it came: since the first token
-    /// that the peer had admitted of a window and the node did not know of; 0 where nothing was told.
+    /// How old a node's knowledge of a peer had become, at most, in 99 % of the cases in which a report of the peer
+    /// came: the time since the peer had admitted the first token of a window that the node did not know of. 0 without
+    /// reports.
     pub news_p99_us: u64,
     /// The longest first answer of a node that joined during the run.
     pub first_answer_us: u64,
@@ -87,8 +88,8 @@ pub struct Figures {
     pub burst_over: u64,
     /// How often a bucket went below empty.
     pub bursts_over: u64,
-    /// Most slots of a concurrent limit that were in clients' hands at a time, as a part of the limit; rounded up. On whatever
-    /// grounds they were given, and whatever had gone wrong. Other figures count none of them.
+    /// Most slots of a concurrent limit that clients held at a time, as a part of the limit; rounded up. All slots
+    /// count, also those given on a share or after faults. No other figure counts slots.
     pub slots_peak: u64,
     /// The part of that beyond the limit; 0 when there is none.
     pub slots_over: u64,
@@ -103,7 +104,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Most that was admitted beyond any limit, whatever its algorithm: of windows as a part of the limit, of buckets as a
+    /// Most that was admitted beyond a limit of any algorithm: for windows as a part of the limit, for buckets as a
     /// part of the burst.
     #[must_use]
     pub fn beyond(&self) -> u64 {

@@ -33,11 +33,11 @@ pub(super) struct Fleet {
 /// One node.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// It joined during the run and has answered nothing yet.
+    /// Whether it joined during the run and has answered nothing yet.
     fresh: bool,
     asked: u64,
     admitted: u64,
-    /// Bytes that came to its peers of what it told.
+    /// Bytes of its reports that came to peers.
     told: u64,
     /// The window of its last store calls, and how many there were in it.
     window: (u64, u64),
@@ -113,12 +113,12 @@ impl Fleet {
         self.node(node).now = Tokens { granted, spent, returned, expired };
     }
 
-    /// So many bytes that a node told have come to a peer.
+    /// Counts bytes of a node's reports that have come to a peer.
     pub(super) fn tell(&mut self, node: u32, bytes: u64) {
         self.node(node).told += bytes;
     }
 
-    /// Bytes that came to peers of the node that told most.
+    /// The most bytes of one node's reports that came to peers.
     pub(super) fn most_told(&self) -> u64 {
         self.nodes.iter().map(|node| node.told).max().unwrap_or(0)
     }

@@ -31,7 +31,7 @@ impl Histogram {
         self.longest
     }
 
-    /// What so many of a hundred thousand do not exceed: the upper edge of its bucket.
+    /// The value that so many of a hundred thousand do not exceed: the upper edge of its bucket.
     #[must_use]
     pub fn percentile(&self, of_100_000: u64) -> u64 {
         let wanted = (u128::from(self.total) * u128::from(of_100_000)).div_ceil(100_000);

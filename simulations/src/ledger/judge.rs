@@ -103,7 +103,7 @@ impl Expect {
         all.into_iter().flatten().collect()
     }
 
-    /// What is looser than it was `before`, by the names of the fields.
+    /// The names of the fields whose bound is looser than `before`.
     #[must_use]
     pub fn looser_than(&self, before: &Self) -> Vec<&'static str> {
         let micros = |span: Option<Span>| span.map(|span| span.0);
@@ -127,7 +127,7 @@ impl Expect {
             ("told", self.told.map(u64::from), before.told.map(u64::from)),
         ];
         let least = [("used", self.used, before.used), ("fairness", self.fairness, before.fairness)];
-        // What is not expected any more is as loose as can be.
+        // A bound that was dropped counts as looser.
         let above = most.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now > then)));
         let below = least.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now < then)));
         above.map(|(name, ..)| *name).chain(below.map(|(name, ..)| *name)).collect()
@@ -153,7 +153,7 @@ impl Measured {
         Some(Self { name, wanted: format!("≤ {}", write(most)), seen: write(seen), is_met: seen <= most })
     }
 
-    /// What was not measured is within no bound.
+    /// The sentence for a figure below its bound; a figure that was not measured is below any.
     fn least(name: &'static str, least: Option<u32>, seen: Option<u64>, write: impl Fn(u64) -> String) -> Option<Self> {
         let least = u64::from(least?);
         let is_met = seen.is_some_and(|seen| seen >= least);

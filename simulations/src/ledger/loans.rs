@@ -1,4 +1,5 @@
-//! What becomes of tokens that nodes lend on to each other: those whose loan comes too late, or not at all, are lost.
+//! Counts tokens that nodes lend to each other, and those of them that are lost because the loan comes too late or not
+//! at all.
 
 use super::judge::ratio;
 use crate::maps::Map;
@@ -17,7 +18,7 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// Takes note of asks and answers; those of the warm-up are not counted.
+    /// Counts asks and answers, except those of the warm-up.
     pub(super) fn see(&mut self, at: u64, seen: &Seen<'_>, is_warm: bool) {
         match *seen {
             Seen::PeerAsked { node, incarnation, ask, .. } if is_warm => {
@@ -38,7 +39,7 @@ impl Loans {
         }
     }
 
-    /// The part of the tokens that were lent on which came too late or not at all, in thousandths of a percent, rounded up.
+    /// The part of the lent tokens whose loan came too late or not at all, in thousandths of a percent, rounded up.
     pub(super) fn lost(&self) -> u64 {
         let lost = self.lent - self.came.min(self.lent);
         if lost == 0 { 0 } else { ratio(lost, self.lent, 100_000).max(1) }

@@ -1,11 +1,12 @@
-//! How old what nodes go by about their peers has become when news of it comes: since the first token that a peer has
-//! admitted of a window and its hearer did not know of.
+//! How old a node's knowledge of a peer has become when a report of the peer comes: the time since the peer admitted
+//! the first token of a window that the node did not know of.
 //!
-//! It counts what is heard, at the moment at which it is: until then the hearer went by less. So it has in it how seldom a node
-//! tells of a key, rounds in which there was no room for it, what was lost and told again, and the way. What nobody is ever told
-//! it has not: a window of which less than a tenth was used, and what comes in no report before the window is forgotten.
+//! It is measured when a report arrives, since until then the node used older counts. So it includes how seldom a node
+//! reports a key, rounds without room for it, lost reports, and the time on the network. It leaves out what is never
+//! reported: windows of which less than a tenth was used, and counts that no report has before their window is
+//! forgotten.
 //!
-//! Of large fleets not every node's news count: what a node tells, all others hear alike.
+//! In large fleets only some receivers are measured, because all of them get the same reports.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ use crate::frames::Frames;
 use crate::maps::Map;
 use crate::observe::{Kind, Moment, Seen};
 
-/// Of more nodes than this, as many hearers are asked.
+/// At most so many receivers are measured.
 const HEARERS: u32 = 64;
 
 /// Tokens that are admitted within so long count as admitted when the first of them was.
@@ -32,11 +33,11 @@ struct Sum {
     /// When the first of them was, in true time and by the clock of the key's owner.
     at: u64,
     store: u64,
-    /// With all before.
+    /// The sum of all tokens up to here.
     tokens: u64,
 }
 
-/// All that has been admitted and heard.
+/// All admissions and reports so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct News {
     /// Nodes there have been.
@@ -45,13 +46,13 @@ pub(super) struct News {
     keys: Map<u128, (u32, Vec<Limit>)>,
     /// By node and key.
     admitted: Map<(u32, u32), VecDeque<Sum>>,
-    /// By hearer, teller, key, place of the limit, and `Counter::at` of its window: how much is known of it.
+    /// How many tokens a node knows of, by receiver, sender, key, place of the limit, and `Counter::at` of its window.
     known: Map<(u32, u32, u32, u8, u64), u64>,
     ages: Histogram,
 }
 
 impl News {
-    /// Within which 99 % of them came.
+    /// The age that 99 % of the reports do not exceed.
     pub(super) fn age(&self) -> u64 {
         self.ages.percentile(99_000)
     }
@@ -71,7 +72,7 @@ impl News {
                     self.admit(moment, (request.node, request.key), &rule.limits, request.cost, store.0);
                 }
             }
-            // What is lent on it has spent.
+            // A node that lends tokens to a peer has spent them.
             Seen::PeerAnswered { node, key, answer: Ok(loan), rule, store, .. } => {
                 self.admit(moment, (*node, *key), &rule.limits, loan.tokens, store.0);
             }
@@ -142,7 +143,7 @@ mod tests {
         news.see(Moment { at, store: Timestamp(START + at) }, seen, true);
     }
 
-    /// Node 0 admits a token at 10 ms and one at 300 ms, and tells of so many at those times.
+    /// Node 0 admits a token at 10 ms and one at 300 ms, and reports so many at these times.
     fn ages(told: &[(u64, u64)]) -> Vec<u64> {
         let mut news = News::default();
         let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1s fixed").unwrap()]));

@@ -1,7 +1,7 @@
-//! How near to its bound anything came, and how often beyond: windows relative to their count, and buckets relative
-//! to their burst. For buckets, all intervals T are covered at once: a bucket that is charged with everything
-//! admitted never lacks more than `burst` exactly if no interval has more than `burst + rate * T`. Called by the
-//! books.
+//! How near windows and buckets came to their bounds, and how often they exceeded them: windows relative to their
+//! count, and buckets relative to their burst. For buckets, all intervals T are covered at once: a bucket that is
+//! charged with everything admitted never lacks more than `burst` exactly if no interval has more than `burst + rate *
+//! T`. Called by the books.
 
 /// Thousandths of a percent of a bound that is just reached.
 pub(super) const WHOLE: u64 = 100_000;

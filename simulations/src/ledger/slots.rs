@@ -1,9 +1,9 @@
 //! How many slots of concurrent limits were in clients' hands at once, over all nodes.
 //!
-//! Counted is what was really given, whoever gave it, on whatever grounds and whatever had gone wrong: a slot is out from the
-//! answer that gives it until its client lets go of it, whether or not its node lives to hear that, or until its time is over.
-//! That its node has died ends it no sooner, since the client may work on. Clocks of nodes drift, so a slot counts until the
-//! earliest moment at which it may be over. Called by the ledger, whose other figures count no slots.
+//! Every slot that was really given counts, also on a share or after faults. A slot counts from the answer that gives
+//! it until its client releases it, whether or not its node still lives, or until its time is over. The death of its
+//! node does not end it, since the client may work on. Clocks of nodes drift, so a slot counts until the earliest
+//! moment at which it may be over. Called by the ledger, whose other figures count no slots.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -32,7 +32,7 @@ pub(super) struct Slots {
 /// A slot of a key: its node, that one's incarnation, and its id there.
 type Slot = (u32, u64, NonZeroU64);
 
-/// One that is out.
+/// A slot that a client holds.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     ends: u64,
@@ -50,7 +50,7 @@ impl Slots {
         self.peak
     }
 
-    /// Takes note of something; says whether it is about a concurrent limit.
+    /// Counts an event; returns whether it is about a concurrent limit.
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>, warm: u64) -> bool {
         match seen {
             Seen::Joined { node, incarnation } => *self.lives.of(*node) = *incarnation,

@@ -70,7 +70,7 @@ fn admitted<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
     Chart { range: Some((0.0, top.max(1.0))), ..chart(outcome, &title, note, "tokens per window", marks) }
 }
 
-/// What one window may hold beside the limit: only a bucket's burst can lie above it.
+/// The line of the most that may be admitted in a period, if that is above the limit, as with a bucket's burst.
 fn bound(track: &Track) -> Option<Mark> {
     let limit = &track.limit;
     let refilled = limit.count as f64 * track.period as f64 / limit.period.0 as f64;
@@ -192,7 +192,7 @@ fn each(series: &Series, together: usize, value: impl Fn(&Bucket, f64) -> f64) -
     chunks.map(point).collect()
 }
 
-/// Buckets as one; what is a state and not a count is that of the last.
+/// Sums buckets up; states, which are no counts, are those of the last one.
 fn sum(buckets: &[Bucket]) -> Bucket {
     let mut all = buckets[buckets.len() - 1];
     for bucket in &buckets[..buckets.len() - 1] {

@@ -10,7 +10,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The place of a value; what is beyond an end lies at the end.
+    /// The place of a value; values beyond an end are at the end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let part = (value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE);
         self.from + part.clamp(0.0, 1.0) * (self.to - self.from)

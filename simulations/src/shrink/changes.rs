@@ -1,7 +1,7 @@
 //! The single changes that make a plan smaller. One that changes nothing is not tried.
 //!
-//! No two may undo each other, or a shrinking would go in circles: each value has one that it ends
-//! at, and what goes there does not come back.
+//! No two may undo each other, or a shrinking would go in circles: each change moves a value towards one simplest
+//! value, and none moves it away.
 
 use crate::plan::{Clocks, Demand, Expect, Fault, Network, OnStoreLoss, Plan, Redis, Shape, Spread, Way, What};
 use crate::span::Span;

@@ -10,15 +10,15 @@ use crate::span::Span;
 /// Windows that are longer are not waited for.
 const JUDGED: u64 = 10_000_000;
 
-/// Of shapes that are longer, but for aligned windows, only answers are judged.
+/// For longer limits that are not aligned windows, only answers are judged.
 const SHORT: u64 = 3_000_000;
 
-/// Whether a limit is used can be seen of a key that is asked for a fifth more than comes. Chance makes windows uneven: where less
-/// than this is asked for, in tenths of what comes, it is never seen, and where more than that, of most windows.
+/// The use of a limit can be judged on a key whose demand is a fifth above the limit. Chance makes windows uneven: with
+/// a demand below this, in tenths of the limit, use is never judged, and with more, in most windows.
 const LEAST: u64 = 6;
 const PLENTY: u64 = 30;
 
-/// What is never as much as its limit is asked for so many times less: answers are judged all the same.
+/// A demand that never reaches its limit is reduced by this factor, because its answers are judged all the same.
 const FEWER: u64 = 4;
 
 /// Checks a second at least, as chance makes windows of few checks more uneven.
@@ -28,7 +28,7 @@ const FEWEST: u64 = 60;
 pub(super) const PLAIN: &str = "20/500ms fixed";
 const ASKED: u64 = 60;
 
-/// So long before the last of it is judged.
+/// How long the end of the calm must be watched.
 const WATCHED: u64 = 2_500_000;
 
 /// The same plan with a calm in which the use of a limit can be seen: where it can be seen of none of them, one more key is asked for
@@ -46,8 +46,9 @@ pub(super) fn with_use(plan: Plan) -> Plan {
     Plan { calm, policies, demand, ..plan }
 }
 
-/// Whether one can see that a policy's limits are used, or that its slots are. Where tokens are set aside for nodes that something
-/// happens to, where each node may hold all, and where windows outlast the calm, one cannot.
+/// Whether one can see that a policy's limits are used, or that its slots are. It cannot be seen where tokens are set
+/// aside for nodes that a fault reaches, where each node may hold all tokens, and where windows are longer than the
+/// calm.
 fn is_seen(plan: &Plan, policy: &Policy) -> bool {
     let limits: Vec<_> = policy.limits.iter().filter_map(|text| Limit::parse(text).ok()).collect();
     let cost = plan.demand.iter().map(|demand| u64::from(demand.cost)).max().unwrap_or(1);

@@ -10,13 +10,13 @@ use crate::span::Span;
 /// From this seed on all do.
 pub(super) const FROM: u64 = 20_000_000_000_000;
 
-/// One run in so many is about what takes minutes.
+/// One run in so many is about situations that take minutes.
 const EVERY: u64 = 10;
 
 /// Longer windows are not entitled.
 const LONGEST: u64 = 60_000_000;
 
-/// What a seed plays whose number, from the first of these on, is that: other than `plan` says, which it plays elsewhere.
+/// The plan of the seed with this number among those from [`FROM`] on; `plan` is what the seed would play otherwise.
 pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     if number % EVERY == 5 {
@@ -25,16 +25,16 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
     change(seed, Plan { name: format!("swarm-{seed}"), ..plan })
 }
 
-/// What a seed plays whose tokens are set aside, where it would play `plan` otherwise.
+/// The same plan with tokens set aside.
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
     let mut sliding = Random::stream(seed, "swarm-entitled-sliding");
-    // The plan expects what is used without entitlements. Tokens that are set aside for nodes that do not call nobody uses.
+    // The plan's expectations are dropped, because tokens that are set aside for nodes which do not call are not used.
     let mut plan = Plan { seed, expect: Expect::default(), ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
-        // One of several stays as it is.
+        // A policy with several limits stays as it is.
         let kind = kind(&mut buckets, &mut sliding, &policy.limits);
         if random.chance(850) && set(&mut policy.limits, kind) {
             policy.on_store_loss = OnStoreLoss::Entitled;

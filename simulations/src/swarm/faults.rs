@@ -75,9 +75,8 @@ pub(super) fn draw(scene: &Scene<'_>) -> Vec<Fault> {
     faults
 }
 
-/// What comes together too seldom by chance: a fleet that is torn for so long that its parts have given
-/// each other up when the store goes away, a liar who is there all the time, and a long loss of the store;
-/// all under much demand.
+/// Faults that seldom come together by chance: a partition so long that the parts of the fleet have given each other up
+/// when the store goes away, a liar for the whole run, and a long loss of the store, all under high demand.
 fn drill(scene: &Scene<'_>) -> Vec<Fault> {
     let mut random = Random::stream(scene.seed, "swarm-drill");
     let Some(dead) = scene.gossip.map(|gossip| gossip.dead) else { return Vec::new() };
@@ -207,7 +206,7 @@ fn push(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
     let is_other = random.chance(250);
     let scaled = |text: &String| {
         let limit = Limit::parse(text).ok()?;
-        // What is in flight stays what is in flight.
+        // A concurrent limit stays a concurrent limit.
         let is_other = is_other && limit.algorithm != Algorithm::Concurrent;
         let algorithm = if is_other { other } else { limit.algorithm };
         let [count, burst] = [limit.count, limit.burst].map(|tokens| (tokens * times).div_ceil(by));

@@ -1,5 +1,4 @@
-//! Situations that come together too seldom by chance: every second seed plays one of these, in turn, with its
-//! details drawn.
+//! Situations that seldom come about by chance: every second seed plays one of these, in turn, with its details drawn.
 //!
 //! What is drawn freely finds what single faults do to small and busy fleets. It hardly ever holds a lease for an hour,
 //! asks at the very microsecond at which a window ends, or lets a fleet grow while its store is away; each of these
@@ -18,8 +17,9 @@ use crate::world::start_of;
 /// One of so many seeds plays a scene.
 const EVERY: u64 = 2;
 
-/// One of so many seeds, of those that are drawn freely else, plays one of what comes about in one of a thousand; and another one
-/// what none of thousands comes upon, the first of them this one. Of seeds of peers that lend to each other another one does, too.
+/// One in so many of the seeds without a scene plays a rare scene (about one seed in a thousand would come upon it by
+/// chance), and another one a hard scene (none of thousands would). The same holds for the seeds of peers that lend to
+/// each other.
 const RARELY: u64 = 20;
 const HARDLY: u64 = 12;
 const LENT_HARDLY: u64 = 16;
@@ -28,7 +28,7 @@ const LENT_HARDLY: u64 = 16;
 /// it, as `fleet.owner` is `never` by default: the seeds of before stay what they were.
 pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
 
-/// What draws a scene, for a seed.
+/// Draws a scene for a seed.
 type Scene = fn(&mut Random, u64) -> Plan;
 
 /// All scenes: their names and what draws them. A hundred seeds play the first ten three times, and the others twice, so those
@@ -56,16 +56,16 @@ const SCENES: [(&str, Scene); 20] = [
     ("rested", rested),
 ];
 
-/// Scenes of what hardly any other seed comes upon: their names and what draws them.
+/// Rare scenes, which hardly any other seed comes upon.
 const RARE: [(&str, Scene); 2] = [("doubted", doubted), ("chorus", chorus)];
 
-/// Scenes of what no other seed comes upon: their names and what draws them.
+/// Hard scenes, which no other seed comes upon.
 const HARD: [(&str, Scene); 3] = [("sole", sole), ("strangers", strangers), ("overdue", overdue)];
 
 /// The scene of peers that lend to each other.
 const LENT: (&str, Scene) = ("lent", lent);
 
-/// Scenes of what it hardly comes upon: their names and what draws them.
+/// Scenes of lending that the scene above hardly comes upon.
 const LENT_HARD: [(&str, Scene); 4] = [("cold", cold), ("remote", remote), ("nested", nested), ("vast", vast)];
 
 /// The scene that a seed plays; `None`: it is drawn freely.
@@ -80,7 +80,7 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
     };
     let mut random = Random::stream(seed, "swarm-scene");
     let plan = draw(&mut random, seed);
-    // Soon over, so that most of the calm at the end is judged.
+    // Short, so that most of the calm at the end is judged.
     let (failover, alone) = (Span::millis(random.between(200, 500)), Span::millis(random.between(100, 300)));
     Some(Plan {
         name: format!("swarm-{seed}"),
@@ -94,12 +94,12 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
     })
 }
 
-/// Whether a seed plays what no other one comes upon.
+/// Whether a seed plays a hard scene.
 pub(super) fn is_hard(seed: u64) -> bool {
     seed < LENT_FROM && seed % RARELY == HARDLY
 }
 
-/// Of rare scenes the one whose turn it is.
+/// The scene in the list whose turn it is.
 fn turn(scenes: &[(&'static str, Scene)], seed: u64) -> (&'static str, Scene) {
     scenes[(seed / RARELY) as usize % scenes.len()] // below the number of scenes
 }
@@ -190,8 +190,8 @@ fn dark(random: &mut Random, at: u64) -> Plan {
     }
 }
 
-/// The store comes back to a fleet that has just grown: those who have come had no part of shares, and would be lent at
-/// once what the others have yet to pay for.
+/// The store comes back to a fleet that has just grown. The new nodes had no shares, and a bug would lend them at once
+/// what the others still owe.
 fn back(random: &mut Random, seed: u64) -> Plan {
     let mut plan = grown(random, seed);
     let Fault { at, lasts, .. } = plan.faults[0];
@@ -203,7 +203,7 @@ fn back(random: &mut Random, seed: u64) -> Plan {
     plan
 }
 
-/// While the store is away the fleet grows: who has just come has met nobody.
+/// The fleet grows while the store is away, so new nodes have not met the others.
 fn grown(random: &mut Random, _: u64) -> Plan {
     let mut plan = dark(random, random.clone().between(1_500_000, 3_000_000));
     let nodes = plan.nodes * random.between(2, 3) as u32; // at most 3
@@ -316,8 +316,8 @@ fn crowded(random: &mut Random, _: u64) -> Plan {
     plan
 }
 
-/// A table that is a little too small, and a store that goes away again and again: a key that was leased is still there
-/// when it spends its share of the next window, makes room for another, and comes back before that window is over.
+/// A table that is a little too small, and a store that goes away again and again: a leased key spends its share of the
+/// next window, is evicted, and comes back before that window is over.
 fn brim(random: &mut Random, _: u64) -> Plan {
     let mut plan = dark(random, 0);
     let most = random.between(5, 12);
@@ -329,7 +329,7 @@ fn brim(random: &mut Random, _: u64) -> Plan {
     plan.demand[0].keys = keys as u32; // at most 14
     plan.demand[0].rate = nodes * random.between(60, 240);
     plan.demand[0].spread = Spread::Even;
-    // What is owed by a key of which the store has told nothing yet is then known, too.
+    // With exact wall clocks, the window is also known of a key about which the store has not answered yet.
     plan.clocks.offset = Span(0);
     let each = 2_000 * random.between(period, 2 * period);
     let dark = |turn| Fault { at: Span(turn * each + each / 2), lasts: Span(each / 2), what: everywhere() };
@@ -364,7 +364,7 @@ fn rested(random: &mut Random, _: u64) -> Plan {
 fn wide(random: &mut Random, _: u64) -> Plan {
     let nodes = random.between(16, 64);
     let keys = *random.pick(&[1, 20, 1_000, 5_000]);
-    // Of so many keys a skew would have most never asked for.
+    // With a skew, most of so many keys would never be checked.
     let (rate, key_skew) = if keys == 5_000 { (2_000, 0) } else { (600, 1_000) };
     let limit = match random.below(3) {
         0 => format!("{}/2s fixed", random.between(1, 1_000)),
@@ -398,7 +398,7 @@ fn tokens(random: &mut Random, _: u64) -> Plan {
     if random.chance(500) {
         limits.push(format!("{}/{}s fixed", count / 3, seconds.div_ceil(4)));
     }
-    // What passes uncounted while the store is away may be settled when it is back.
+    // Under `allow`, holds that passed uncounted while the store was away may be settled when it is back.
     let is_open = random.chance(400);
     let (at, lasts) = (Span::millis(random.between(1_500, 4_000)), Span::millis(random.between(1_000, 3_000)));
     let dark = Fault { at, lasts, what: everywhere() };
@@ -447,7 +447,7 @@ fn calm(random: &mut Random, _: u64) -> Plan {
     let (seconds, count) = (random.between(1, 6), random.between(60, 400));
     let bursts = Shape::OnOff { on: Span::millis(random.between(2, 30)), off: Span::millis(random.between(30, 200)) };
     let Shape::OnOff { on, off } = bursts else { unreachable!("it is one") };
-    // The rate is that of the time while it is on.
+    // `rate` applies to the time while the demand is on.
     let rate = (count * 35 / 100 / seconds * (on.0 + off.0) / on.0).max(1);
     Plan {
         nodes: random.between(3, 10) as u32, // at most 10
@@ -638,7 +638,7 @@ fn unheard(random: &mut Random, _: u64) -> Plan {
     }
 }
 
-/// More keys have something to tell than a round of gossip has room for, all the time.
+/// At all times, more keys have something to report than a round of gossip has room for.
 fn chorus(random: &mut Random, _: u64) -> Plan {
     let (nodes, keys) = (random.between(9, 12), random.between(60, 120));
     let count = random.between(15, 40);
@@ -710,7 +710,7 @@ fn sole(random: &mut Random, _: u64) -> Plan {
             sliding(2, count * 2_000 / short),
         ],
         faults,
-        // Of a bucket's share, what is spent within the time in which an answer comes late.
+        // The part of a bucket's share that is spent while a late answer is under way.
         expect: Expect { over: Some(2_000), ..Expect::default() },
         ..Plan::default()
     }
@@ -767,7 +767,7 @@ fn overdue(random: &mut Random, _: u64) -> Plan {
     }
 }
 
-/// Keys that each node is asked for about once in a window, and which are leased by the node that owns them.
+/// Keys that each node checks about once in a window, leased by the nodes that own them.
 fn cold(random: &mut Random, _: u64) -> Plan {
     let (nodes, keys) = (random.between(11, 14), random.between(80, 120));
     Plan {
@@ -778,7 +778,7 @@ fn cold(random: &mut Random, _: u64) -> Plan {
         daemon: Daemon { owners: true, ..Daemon::default() },
         policies: vec![policy(format!("{}/10s fixed", random.between(50, 80)))],
         demand: vec![Demand { keys: keys as u32, ..source(nodes * keys / 10, Spread::Even) }], // keys at most 120
-        // An owner that leases for one asks the store for each of them.
+        // An owner that leased for itself alone would call the store for each check.
         expect: Expect { calls: Some(180), ..Expect::default() },
         ..Plan::default()
     }
@@ -797,7 +797,7 @@ fn remote(random: &mut Random, _: u64) -> Plan {
         redis: Redis { masters: 1, ..Redis::default() },
         policies: vec![policy(format!("{count}/1s burst {count}"))],
         demand: vec![source(2 * count, Spread::Even)],
-        // What shares admit before peers are found is paid for from what those lend.
+        // The tokens that shares admit before peers are found are repaid from what the peers lend.
         expect: Expect { over: Some(10_000), ..Expect::default() },
         ..Plan::default()
     }

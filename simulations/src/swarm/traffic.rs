@@ -1,5 +1,5 @@
-//! What a run of the swarm limits, and who asks: policies and demand are drawn together, so that
-//! limits bite: from a fifth of what they allow to ten times as much is asked for.
+//! The policies and the demand of a run of the swarm. They are drawn together, so that limits matter: the demand is
+//! from a fifth of what a limit allows up to ten times as much.
 //!
 //! Cold keys cost a call for each check, so there is less demand for them.
 
@@ -116,7 +116,7 @@ fn draw_costs(seed: u64, policies: &[Policy], demands: &mut [Demand]) {
     }
 }
 
-/// Some of the runs have holds. Each asks again when it is settled: so much less is asked for otherwise.
+/// Some of the runs have holds. Settling a hold costs requests, too, so the demand is reduced accordingly.
 fn draw_holds(seed: u64, demands: &mut [Demand]) {
     let mut random = Random::stream(seed, "swarm-holds");
     if !random.chance(HOLDS) {
