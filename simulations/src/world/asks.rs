@@ -1,5 +1,5 @@
-//! What nodes ask each other for: asks and answers on their way, on the network over which nodes hear of each other. Each
-//! may be lost or arrive twice, and neither is sent again.
+//! Asks, by which nodes ask each other for tokens, and their answers while they travel on the gossip network. Each may
+//! be lost or arrive twice, and neither is sent again.
 
 use rationd::core::ask::{Answer, Ask};
 
@@ -13,6 +13,6 @@ pub(super) struct Mail {
     pub(super) to: Life,
     pub(super) key: u32,
     pub(super) ask: Ask,
-    /// `None`: it is the ask.
+    /// `None` if this is the ask itself.
     pub(super) answer: Option<Answer>,
 }

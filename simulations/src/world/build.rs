@@ -1,8 +1,8 @@
-//! Other builds of the daemon, as far as the wire goes: what the ones before and after this one write of
-//! the same usage, and what they read of what others write.
+//! Other builds of the daemon, as far as gossip goes: how the builds before and after this one encode usage, and what
+//! each reads of another's frames.
 //!
-//! Made of what the shipped codec writes and reads, by its one rule: the body of a version begins with that
-//! of the version before.
+//! They are derived from the shipped codec by its one rule: the body of a version begins with that of the version
+//! before.
 
 use rationd::core::usage::Usage;
 use rationd::wire::digest::{self, VERSION};
@@ -12,13 +12,13 @@ use crate::frames::Frame;
 /// What is written here for the build before is version 1.
 const _: () = assert!(VERSION == 2, "say what the build before writes now, and what it reads");
 
-/// What a version that nobody knows yet puts behind the rest.
+/// The field that a future version appends.
 const UNKNOWN: &[u8] = b"\x03new";
 
 /// Which build a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Build {
-    /// The one before: it knows of no losses.
+    /// The one before, which does not know of lost data.
     Older,
     /// This one.
     Ours,
@@ -27,7 +27,7 @@ pub(super) enum Build {
 }
 
 impl Build {
-    /// The frames that tell of `usage`.
+    /// The frames in which this build reports `usage`.
     pub(super) fn encode(self, mut usage: Vec<Usage>) -> Vec<Vec<u8>> {
         if self == Self::Older {
             usage.iter_mut().for_each(|one| one.epoch = 0);
@@ -49,7 +49,7 @@ impl Build {
         frames
     }
 
-    /// What a frame says; nothing, if it is two versions ahead.
+    /// The usage in a frame; none if the frame is two versions ahead.
     pub(super) fn read(self, frame: &Frame) -> impl Iterator<Item = Usage> {
         let is_older = self == Self::Older;
         let usage = frame.read().unwrap_or_default().iter().filter(move |_| !is_older || frame.bytes[0] <= VERSION);
@@ -68,7 +68,7 @@ mod tests {
 
     const ALL: [Build; 3] = [Build::Older, Build::Ours, Build::Newer];
 
-    /// Each third of a window that the store has lost.
+    /// Usage number `number`; each third one reports a window that the store has lost.
     fn usage(number: u64) -> Usage {
         let window = Timestamp(1_800_000_000_000_000 + number % 5 * 1_000_000);
         let count = Count { admitted: number * 7, refunded: number % 2 };

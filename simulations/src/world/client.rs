@@ -1,8 +1,8 @@
 //! A node's connections to the store: the daemon's own circuit breakers, over a slot map that may be out of date.
 //!
-//! Models what `src/store/redis.rs` does with connections: a call goes to the owner of its slot, with at most one
-//! MOVED and one ASK; each server has a breaker; the map is read again after a MOVED and while a server is away. Its
-//! time is the node's own. Sends nothing itself: `post.rs` does.
+//! Models what `src/store/redis.rs` does with connections: a call goes to the owner of its slot, with at most one MOVED
+//! and one ASK; each server has a breaker; the map is read again after a MOVED and while a server is away. Its time is
+//! the node's own. It decides only where calls may go; `post.rs` sends them.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,10 @@ pub(super) struct Client {
     breakers: BTreeMap<u32, Breaker>,
     /// Calls that wait for a trial call of their server, in the order in which they came.
     waiting: BTreeMap<u32, Vec<u64>>,
-    /// Servers that failed to confirm. They are not asked to until the next check.
+    /// Servers whose replica did not confirm a write in time, and when. Calls to them do not wait for a replica until
+    /// the next check.
     alone: BTreeMap<u32, Instant>,
-    /// A reading of the map is under way.
+    /// Whether the map is being read.
     pub(super) reading: bool,
 }
 
@@ -64,12 +65,12 @@ impl Client {
         self.breakers.get(&server).is_some_and(|breaker| breaker.state() == BreakerState::HalfOpen)
     }
 
-    /// A call waits for the trial call.
+    /// Adds a call that waits for the trial call.
     pub(super) fn wait(&mut self, server: u32, letter: u64) {
         self.waiting.entry(server).or_default().push(letter);
     }
 
-    /// A call waits no longer; whether it did.
+    /// Removes a waiting call; returns whether it was there.
     pub(super) fn stop_waiting(&mut self, server: u32, letter: u64) -> bool {
         let line = self.waiting.entry(server).or_default();
         let before = line.len();
@@ -77,7 +78,7 @@ impl Client {
         line.len() < before
     }
 
-    /// The calls that need not wait any longer.
+    /// Removes and returns the calls that need not wait any longer.
     pub(super) fn released(&mut self, server: u32) -> Vec<u64> {
         if self.is_on_trial(server) { Vec::new() } else { self.waiting.remove(&server).unwrap_or_default() }
     }
@@ -110,7 +111,7 @@ impl Client {
         self.breakers.get(&server).and_then(Breaker::probe_at)
     }
 
-    /// A probe was answered or not.
+    /// Takes note of whether a probe was answered.
     pub(super) fn probed(&mut self, now: Instant, server: u32, answered: bool, jitter: u64) {
         let Some(breaker) = self.breakers.get_mut(&server) else { return };
         if answered {
@@ -126,7 +127,7 @@ impl Client {
         self.breakers.values().any(|breaker| breaker.away_since().is_some())
     }
 
-    /// The first server after `turn` that is not away.
+    /// One of the servers that are not away: each in turn as `turn` grows.
     pub(super) fn trusted(&self, turn: u64) -> Option<u32> {
         let up = self.breakers.iter().filter(|(_, breaker)| breaker.away_since().is_none());
         let up: Vec<u32> = up.map(|(server, _)| *server).collect();
@@ -149,7 +150,8 @@ impl Client {
     }
 }
 
-/// A server that a MOVED has named. The daemon waits for its connection before it goes on.
+/// The breaker of a server that a MOVED has named: connected, because the daemon waits for the connection before it
+/// goes on.
 fn connected(now: Instant) -> Breaker {
     let mut breaker = Breaker::new(now);
     breaker.handle_probe();

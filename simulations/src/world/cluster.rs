@@ -1,8 +1,8 @@
 //! The Redis Cluster: who owns which slot, who is up, what a server answers.
 //!
-//! Counting is done by the shipped scripts in `lua.rs`; here is what a server does beside running
-//! them: detours, refusals, lag of its replica, failover, slots on the move. A *master* is a place in
-//! the plan, a *server* is who takes that place at a time. Knows nothing of nodes' inner life.
+//! Counting is done by the shipped scripts in `lua.rs`; here is what a server does beside running them: redirects,
+//! errors, lag of its replica, failover, slots on the move. A *master* is a place in the plan, a *server* is what takes
+//! that place at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::random::Random;
 /// Slots of the model: enough that every master has some, few enough for a thousand maps.
 pub(super) const SLOTS: u16 = 64;
 
-/// A replica stands still once in so long, if it ever does, and for at most half of that.
+/// If the plan lets replicas stall, each stalls once in this time, for at most half of it.
 const STALL_EVERY: u64 = 500_000;
 
 /// The slot of a key.
@@ -25,16 +25,16 @@ pub(super) fn slot_of(digest: Digest) -> u16 {
     (digest.0 % u128::from(SLOTS)) as u16 // below SLOTS
 }
 
-/// What a server is to its master's place.
+/// The role of a server at its master's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It takes calls.
     Primary,
-    /// It was cut off, and takes calls of those on its side, without knowing better.
+    /// It was cut off while it was the primary, and still takes calls of the nodes on its side.
     Island,
-    /// It sends callers to the primary.
+    /// It redirects calls to the primary.
     Replica,
-    /// Nobody is there.
+    /// It is down.
     Dead,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Server {
     pub(super) paused_until: u64,
     /// It answers everything with an error.
     pub(super) refuses: bool,
-    /// Its replica is in touch.
+    /// Whether a replica is connected.
     pub(super) has_replica: bool,
     /// It works on something until then.
     pub(super) busy_until: u64,
     /// Nodes on its island.
     pub(super) island: Vec<u32>,
-    /// What its replica has, once they are parted, and up to when on the server's clock.
+    /// What its replica has, once it is cut off from it, and up to which time of the server's clock.
     successor: Option<(Keyspace, u64)>,
     /// Ahead of true time, in microseconds.
     skew: i64,
@@ -67,7 +67,7 @@ pub(super) struct Server {
 pub(super) struct Slot {
     /// The master's place.
     pub(super) owner: u32,
-    /// It is on its way there.
+    /// The master that it is moving to.
     pub(super) moving: Option<u32>,
 }
 
@@ -79,12 +79,12 @@ pub(super) struct Cluster {
     /// The server of each master's place.
     pub(super) primaries: Vec<u32>,
     pub(super) slots: Vec<Slot>,
-    /// Keys of a server whose clock was set forward since they were last renewed, with how far ahead it was then: they end
-    /// early. Where they have moved to another clock since, none shows why.
+    /// Keys of a server whose clock was set forward since they were last renewed, with how far ahead it was then: they
+    /// end early. If such a key has moved to another server since, that server's clock does not show why it ends early.
     cut: BTreeMap<Key, i64>,
     /// Microseconds since 1970 at the start.
     epoch: u64,
-    /// Of the clocks of replicas, and of scripts that take long.
+    /// Draws the clocks of replicas and the scripts that take long.
     random: Random,
     seed: u64,
 }
@@ -100,8 +100,8 @@ pub(super) enum Course {
     Ask(u32),
 }
 
-/// When a run of this seed begins by the clock of an exact store, in microseconds since 1970, and where the seed's
-/// servers are drawn from. The start lies anywhere in a week: windows of every length begin at odd moments.
+/// When a run of this seed begins, in microseconds since 1970, and the random stream of the seed's servers. The start
+/// lies anywhere in a week, so that the run begins in the middle of windows of every length.
 fn start(seed: u64) -> (u64, Random) {
     let mut random = Random::stream(seed, "cluster");
     (1_800_000_000_000_000 + random.below(604_800_000_000), random)
@@ -174,7 +174,7 @@ impl Cluster {
         &mut self.servers[server as usize]
     }
 
-    /// Whose call it is, as this server sees it.
+    /// Where a call belongs, as this server sees it.
     pub(super) fn course(&self, server: u32, digest: Digest, key: &str, asking: bool, now: u64) -> Course {
         let (place, slot) = (&self.servers[server as usize], &self.slots[usize::from(slot_of(digest))]);
         match place.standing {
@@ -197,13 +197,13 @@ impl Cluster {
         place.standing == Standing::Primary && !place.refuses && place.paused_until == 0
     }
 
-    /// Whether a replica has what the server writes now, as soon as it lags behind.
+    /// Whether a replica will have what the server writes now, after its lag.
     pub(super) fn confirms(&self, server: u32) -> bool {
         let server = &self.servers[server as usize];
         server.has_replica && server.standing == Standing::Primary && server.successor.is_none()
     }
 
-    /// The server and its replica part at `now`: what the replica lacks is lost if it takes over.
+    /// Cuts the replica off from the server at `now`: if it takes over, what it lacks is lost.
     pub(super) fn part(&mut self, server: u32, now: u64) {
         let seen = self.seen(server, now);
         let place = &mut self.servers[server as usize];
@@ -214,7 +214,7 @@ impl Cluster {
         }
     }
 
-    /// When the replica stands still that does at `at`.
+    /// The stall of the replica that covers `at`, if any.
     fn stands_still(&self, server: u32, at: u64) -> Option<Range<u64>> {
         let most = self.plan.lag_stalls.0.min(STALL_EVERY / 2);
         let turn = at / STALL_EVERY;
@@ -224,8 +224,7 @@ impl Cluster {
         (most > 0 && stall.contains(&at)).then_some(stall)
     }
 
-    /// What the replica has at `now`: all that its server has written until then, by that one's clock. It never has less than
-    /// before.
+    /// The replica has at `now` what its server wrote until this time of the server's clock. It never goes back.
     fn seen(&self, server: u32, now: u64) -> u64 {
         let until = self.stands_still(server, now).map_or(now, |stall| stall.start);
         self.time(server, until).saturating_sub(self.plan.lag.0)
@@ -237,7 +236,7 @@ impl Cluster {
         self.stands_still(server, there).filter(|stall| stall.start < there).map_or(there, |stall| stall.end)
     }
 
-    /// They meet again before anybody took over.
+    /// Connects the replica again before it has taken over.
     pub(super) fn reunite(&mut self, server: u32) {
         self.servers[server as usize].successor = None;
     }
@@ -254,7 +253,8 @@ impl Cluster {
         old.has_replica = false;
         let mut keyspace = keyspace;
         if most > 0 {
-            // What has a time of the other clock is not undone by this one.
+            // The writes carry times of the old server's clock, which cannot be compared with the new one, so they are
+            // final now.
             keyspace.settle_before(u64::MAX);
         }
         let new = self.servers.len() as u32; // a handful
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// A server's clock is set; its replica has all that was written before.
+    /// Sets a server's clock; its replica has all that was written before.
     pub(super) fn set_clock(&mut self, server: u32, by: i64) {
         let place = self.server(server);
         if place.successor.is_none() {
@@ -291,7 +291,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a key has ended early that is asked for by another clock than the one that has cut its time. It is told once.
+    /// Whether a key has ended early because a set clock had cut its time, and is now asked for on a server with
+    /// another clock. True once per key.
     pub(super) fn has_ended_early(&mut self, server: u32, key: &str, time: u64) -> bool {
         let place = &self.servers[server as usize];
         let is_cut = self.cut.get(key).is_some_and(|skew| *skew != place.skew);
@@ -308,7 +309,7 @@ impl Cluster {
         self.servers[server as usize].keyspace.get(key).and_then(Entry::expires_ms)
     }
 
-    /// A call has given the key all of its time.
+    /// A call has renewed the key's expiry.
     pub(super) fn renew(&mut self, key: &str) {
         self.cut.remove(key);
     }
@@ -322,7 +323,7 @@ impl Cluster {
         cost + longer
     }
 
-    /// Drops what no failover can need any more.
+    /// Drops the history of writes that no failover can undo any more.
     pub(super) fn settle(&mut self, now: u64) {
         for server in 0..self.servers.len() as u32 {
             let before = self.seen(server, now).saturating_sub(1);
@@ -338,8 +339,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// Its own keys, and those of the replica that is about to take over: what the world does is done
-    /// to both.
+    /// Its own keys, and those of the replica that is about to take over: faults such as lost keys strike both.
     pub(super) fn keyspaces(&mut self) -> impl Iterator<Item = &mut Keyspace> {
         [&mut self.keyspace].into_iter().chain(self.successor.as_mut().map(|(keyspace, _)| keyspace))
     }

@@ -1,5 +1,5 @@
-//! Which nodes have been asked for more keys than one of their shards has room for: keys that make room for others are then
-//! forgotten. Of a key no checker is told all, so this counts them for those that have to know.
+//! Which nodes have been asked for more keys than one of their shards has room for: keys that make room for others are
+//! then forgotten. Checkers work key by key and do not see how many keys a node has, so this counts them.
 
 use crate::maps::{Numbered, Set};
 use crate::observe::Seen;
@@ -9,12 +9,12 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Crowd {
     room: usize,
-    /// By node: what it was asked for or has asked for, up to one more than there is room for.
+    /// By node: the keys that it was asked for or has called the store about, up to one more than there is room for.
     known: Numbered<Set<u32>>,
 }
 
 impl Crowd {
-    /// Unless all tables have room for all keys.
+    /// `None` if all tables have room for all keys.
     pub(super) fn new(plan: &Plan) -> Option<Self> {
         let (most, shards) = (plan.daemon.max_keys, plan.daemon.shards.max(1));
         let keys = plan.keys();
@@ -23,7 +23,7 @@ impl Crowd {
         is_crowded.then(|| Self { room: most.div_ceil(shards) as usize, known: Numbered::default() })
     }
 
-    /// The node that has more keys by that than it has room for, and had not before.
+    /// The node whose keys exceed its room for the first time by what was seen.
     pub(super) fn see(&mut self, seen: &Seen<'_>) -> Option<u32> {
         let (node, key) = match seen {
             Seen::Answered { request, .. } => (request.node, request.key),

@@ -1,7 +1,7 @@
-//! Who asks, when, about which key, and at which node.
+//! Draws requests: when, about which key, and at which node.
 //!
-//! Each demand of the plan draws from a stream of its own. Popularity is by tables that are computed
-//! once; everything drawn in the run is integers.
+//! Each demand of the plan draws from a stream of its own. Popularity is in tables that are computed once, and all
+//! draws of a run are of integers, so a run repeats exactly on every machine.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::observe::Kind;
 use crate::plan::{Demand as DemandPlan, SEVERAL_OF, Shape, Spread};
 use crate::random::Random;
 
-/// A thing whose rank is drawn by Zipf's law.
+/// Draws ranks by Zipf's law.
 #[derive(Clone, Debug)]
 struct Popularity {
     /// Sums of the weights up to each rank.
@@ -35,7 +35,7 @@ impl Popularity {
     }
 }
 
-/// What one arrival is.
+/// One arriving request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The key's rank, and which generation of keys it is of.
@@ -49,7 +49,7 @@ pub(super) struct Arrival {
     pub(super) refund: bool,
     /// A check that is settled afterwards, if it is admitted.
     pub(super) hold: Option<Terms>,
-    /// What is asked with it, all or nothing: policies, ranks and costs.
+    /// What is checked with it, all or nothing: policies, ranks and costs.
     pub(super) others: Vec<(u32, u32, u64)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Arrival {
 pub(super) struct Demand {
     pub(super) plan: DemandPlan,
     random: Random,
-    /// Of holds alone: with none of them everything else is drawn as ever.
+    /// Draws holds alone, so that a plan without holds draws everything else as before.
     holds: Random,
     partings: Random,
     together: Random,
@@ -121,12 +121,12 @@ impl Demand {
         }
     }
 
-    /// The demand is so many thousandths of what was planned.
+    /// Sets the rate to so many thousandths of what was planned.
     pub(super) fn scale(&mut self, factor: u64) {
         self.factor = factor;
     }
 
-    /// What says how its clients leave that take slots of a concurrent limit.
+    /// Draws how clients of a concurrent limit give their permits back.
     pub(super) fn partings(&mut self) -> &mut Random {
         &mut self.partings
     }

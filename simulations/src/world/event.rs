@@ -20,7 +20,7 @@ pub(super) enum Event {
     Arrive {
         demand: u32,
     },
-    /// A request that was planned before: a refund, or a client that tries again.
+    /// A scheduled request: a refund, or a client that tries again.
     Come(Box<Request>),
     /// A node is asked about a hold.
     Errand(Box<Errand>),
@@ -29,11 +29,11 @@ pub(super) enum Event {
         node: u32,
         items: Vec<Item>,
     },
-    /// The next of several keys is asked.
+    /// The next of several keys is checked.
     GoOn {
         group: u64,
     },
-    /// A node is told that permits of a concurrent limit end.
+    /// A client releases permits of a concurrent limit, or its connection closes.
     Parting(Box<Parting>),
     /// A call reaches a server.
     AtServer {
@@ -123,11 +123,11 @@ pub(super) enum Event {
         node: u32,
         incarnation: u64,
     },
-    /// A node hears what another one told.
+    /// A report of another node reaches a node.
     Told(Box<Told>),
     /// An ask of a peer, or its answer, arrives.
     Mail(Box<Mail>),
-    /// The books of all nodes are looked at.
+    /// The balances of all nodes are audited.
     Audit,
     /// Some keys are counted.
     Census,
@@ -142,7 +142,7 @@ pub(super) enum Event {
 /// A later part of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A replica takes over from a server that has been away for so long.
+    /// The replica of a server that is away takes over.
     Promote { server: u32 },
     /// A server that was promoted has a replica again.
     Replicate { server: u32 },
@@ -162,7 +162,7 @@ pub(super) enum Step {
     Move { slot: u16, to: u32, stage: u8 },
     /// A link between a node and a master breaks or heals.
     Flip { node: u32, master: u32 },
-    /// A node stands still until then.
+    /// A node does nothing until then.
     Stand { node: u32, until: u64 },
 }
 
@@ -195,20 +195,22 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// The earliest event is the greatest, for the heap.
+    /// The earliest event is the greatest, because `BinaryHeap` gives the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-/// More events within one millisecond than any fleet needs: something creates events without ever waiting.
+/// More events within one millisecond than any fleet needs: with that many, some part creates events without ever
+/// waiting.
 const MOST: u32 = 1_000_000;
 
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heap: BinaryHeap<Entry>,
-    /// Each demand's next check. They are kept apart because they are few, and most of all events.
+    /// Each demand's next check. Most events are checks, but only one for each demand is ever scheduled, so a short
+    /// list of their own is quicker than the heap.
     arrivals: Vec<Arrival>,
     order: u64,
     /// The last event's millisecond, and how many there were in it.

@@ -1,6 +1,5 @@
-//! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
-//! that was written beside. Of slots of a concurrent limit all nodes' concern each. For the second opinion; decides
-//! nothing.
+//! What a script did to a key's hash: the part of the hash that concerns the calling node, before and after, and any
+//! write outside of it. For a concurrent limit that part is the permits of all nodes. The second opinion judges it.
 
 use std::sync::Arc;
 
@@ -11,12 +10,12 @@ use rationd::store::excerpt::{Excerpt, Occupied, field, field_of_node};
 use crate::keyspace::{Keyspace, Written};
 use crate::observe::{Dropped, Ran};
 
-/// A look at the hash that a call is about.
+/// An observation of the hash that a call is about.
 pub(super) struct Look<'a> {
     place: Place<'a>,
     mark: usize,
     was_there: bool,
-    /// What was seen so far. It is large, so each part is put where it stays.
+    /// What was seen so far. It is large, so each part is written in place.
     ran: Ran,
 }
 
@@ -30,7 +29,7 @@ struct Place<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// Looks before the script runs, at this time of the server's clock.
+    /// Reads the hash before the script runs, at this time of the server's clock.
     pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &Arc<str>, now: u64, call: &'a Call) -> Self {
         let place = Place { key, record: field_of_node(node), now, call };
         let (mark, was_there) = (keyspace.mark(), keyspace.look(key, now).is_some());
@@ -39,7 +38,7 @@ impl<'a> Look<'a> {
         look
     }
 
-    /// Takes note of what the hash says: before the script (0), or after it (1).
+    /// Reads the hash before the script (0), or after it (1).
     fn read(&mut self, keyspace: &Keyspace, when: usize) {
         let (place, ran) = (&self.place, &mut self.ran);
         let Some(entry) = keyspace.look(place.key, place.now) else { return };
@@ -61,7 +60,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Looks again after it.
+    /// Reads the hash again after the script.
     pub(super) fn after(mut self, keyspace: &Keyspace) -> Ran {
         for written in keyspace.written_since(self.mark, self.place.key) {
             match written {
@@ -80,12 +79,13 @@ impl Place<'_> {
     fn is_own(&self, name: &[u8]) -> bool {
         let limits = self.call.rule.limits.iter().enumerate();
         if matches!(self.call.op, Op::Occupy(_)) {
-            // Which of them a call may write, and drop, is compared with all that the memory store has left.
+            // The second opinion compares the permits of all nodes with those of the memory store, and so sees which of
+            // them a call wrote or dropped.
             return name.starts_with(b"p:");
         }
         match name {
             [b'e' | b'z' | b'c' | b'o' | b'a' | b'b' | b'd'] => true,
-            // Those of other nodes are dropped when they have lapsed, and written again by a reset.
+            // Shares that other nodes have set aside are dropped when they have lapsed, and written again by a reset.
             [b'a' | b'b' | b'd', b':', ..] => self.call.sets_aside(),
             // A reset writes the records of the other nodes again, with little more than when they last asked, so that they stay counted.
             [b'n', b':', ..] if matches!(self.call.op, Op::Reset) => true,
@@ -94,7 +94,7 @@ impl Place<'_> {
         }
     }
 
-    /// Takes note of one that is not.
+    /// Takes note of a write to a field that is not the call's.
     fn beside(&self, ran: &mut Ran, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -107,8 +107,8 @@ impl Place<'_> {
     }
 }
 
-/// The census period of a node's last acquire, its id, and that of its last return, refund or reset, by its record in one of the forms
-/// that `lua/lib.lua` tells of.
+/// From a node's record in one of the forms that `lua/lib.lua` describes: the census period of its last acquire, the id
+/// of that, and the id of its last return, refund or reset.
 fn last_calls(record: &[u8]) -> Option<(u64, u64, u64)> {
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
     let seven = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -119,7 +119,7 @@ fn last_calls(record: &[u8]) -> Option<(u64, u64, u64)> {
             let mut numbers = behind.split(|byte| *byte == b' ');
             Some((asked_in, number(numbers.next()?)?, numbers.nth(1).and_then(number).unwrap_or(0)))
         }
-        // Behind the acquire's id stands what that was granted.
+        // The acquire's id is followed by its grant.
         b':' => Some((asked_in, behind.get(..7).map(seven)?, behind.get(14..21).map(seven)?)),
         b';' | b',' => Some((asked_in, behind.get(..7).map(seven)?, 0)),
         _ => None,

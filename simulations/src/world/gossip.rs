@@ -1,5 +1,5 @@
 //! The gossip between nodes: who is live, learned as late and as wrongly as by a real membership protocol; and usage
-//! digests, in the shipped frames, over a network of their own that can be partitioned.
+//! reports, in the shipped frames, over a network of their own that can be partitioned.
 //!
 //! Only the membership protocol is a model. The tracker of the fleet, the view, the merge and the codec are the
 //! product's.
@@ -22,7 +22,7 @@ pub(super) const HEARTBEAT: u64 = 1_000_000;
 pub(super) struct Grapevine {
     pub(super) plan: Option<Gossip>,
     pub(super) random: Random,
-    /// By fault: these nodes are not heard by the others; and if the flag is set, they do not hear them either.
+    /// By fault: nodes that the others do not hear; if the flag is set, they do not hear the others either.
     pub(super) parts: Vec<(u32, Vec<u32>, bool)>,
     pub(super) liars: Vec<(u32, u32, Lie)>,
     pub(super) builds: Vec<(u32, Vec<u32>, Build)>,
@@ -36,7 +36,7 @@ pub(super) struct Circle {
     pub(super) roster: FleetTracker,
     pub(super) others: BTreeMap<(u32, u64), Other>,
     pub(super) told: u64,
-    /// From when on it may tell of keys: before that, what it has told took all bytes that may be told.
+    /// When it may report again: its last reports have used up the bytes that may be sent until then.
     pub(super) may_tell: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Other {
 }
 
 impl Circle {
-    /// Who has that number, in which life.
+    /// The node with this index, and its incarnation.
     pub(super) fn who(&self, origin: PeerIndex) -> Option<(u32, u64)> {
         self.others.iter().find(|(_, other)| other.joined == Some(origin)).map(|(life, _)| *life)
     }

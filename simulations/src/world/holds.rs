@@ -16,7 +16,7 @@ pub(super) struct Terms {
     pub(super) actual: u64,
     /// How long it can be settled.
     pub(super) ttl: u64,
-    /// When it is settled, and how often.
+    /// How long after the check it is settled, and how often (0 if never).
     pub(super) after: u64,
     pub(super) times: u64,
 }
@@ -72,7 +72,8 @@ impl Holders {
         }
     }
 
-    /// Whether the request is a step of settling, whose peek uses only what the node knows, as in the daemon.
+    /// Whether the request is a step of settling. As in the daemon, the peek of such a step uses only what the node
+    /// knows.
     pub(super) fn settles(&self, request: u64) -> bool {
         matches!(self.0.get(&request), Some(Purpose::Settle(..)))
     }

@@ -1,8 +1,9 @@
 //! Acquires that a run's scripts have executed one by one, gathered so that they can be executed once more together.
 //!
-//! The daemon joins acquires of one limit that leave for a single server at the same moment (`src/store/redis/joined.rs`); a node of
-//! the world sends each alone, so that each has its own way through the network. What a script makes of several keys can go wrong
-//! all the same, and each of them has to be treated as alone. Executes nothing: `happens/rehearsal.rs` does.
+//! The daemon joins acquires of one limit that leave for a single server at the same moment
+//! (`src/store/redis/joined.rs`); a node of the world sends each alone, so that each has its own way through the
+//! network. A script that is given several keys can still be wrong, as it has to treat each as if it were alone; so
+//! some of them are executed together for comparison. `happens/rehearsal.rs` executes them.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -32,13 +33,13 @@ pub(super) struct Part {
     pub(super) found: Option<Entry>,
 }
 
-/// What has gathered of each node at each server.
+/// The acquires gathered so far, by node and server.
 #[derive(Debug, Default)]
 pub(super) struct Joining {
     gathered: BTreeMap<(u32, u32), Vec<Part>>,
-    /// How many times some of them were enough.
+    /// How many groups were executed so far.
     times: u64,
-    /// How many of each [`shape`] there were.
+    /// How many of each [`shape`] were gathered.
     shapes: Map<u64, u32>,
 }
 
@@ -48,15 +49,15 @@ pub(super) fn can_join(call: &Call) -> bool {
 }
 
 impl Joining {
-    /// Whether an acquire is to be added that finds this.
+    /// Whether to gather an acquire that finds this entry.
     pub(super) fn gathers(&mut self, call: &Call, found: Option<&Entry>) -> bool {
         let seen = self.shapes.entry(shape(call, found)).or_default();
         *seen += 1;
         *seen <= ENOUGH
     }
 
-    /// Adds an acquire of a node at a server. Gives those that are to be executed together: when there are enough of them, now
-    /// fewer and now more, or when this one cannot be among them.
+    /// Adds an acquire of a node at a server. Returns a group that is to be executed together, when it is large enough
+    /// (a number that varies) or when this acquire cannot join it.
     pub(super) fn add(&mut self, place: (u32, u32), part: Part) -> Option<Vec<Part>> {
         let parts = self.gathered.entry(place).or_default();
         let fits = |other: &Part| other.key != part.key && other.call.rule.limits == part.call.rule.limits;
@@ -70,8 +71,8 @@ impl Joining {
     }
 }
 
-/// What decides how a script reads a call and what it finds: the limit, what is asked for and what is not, which fields
-/// there are, and how long each of them is.
+/// A hash of what decides which way a script takes: the limit, which arguments are given, which fields the hash has,
+/// and how long each is.
 fn shape(call: &Call, found: Option<&Entry>) -> u64 {
     let mut hasher = FxHasher::default();
     call.rule.limits.hash(&mut hasher);

@@ -72,7 +72,7 @@ impl Keys {
         self.by_digest[&digest.0]
     }
 
-    /// The policy and number of the first keys by rank.
+    /// The policies and numbers of the most popular keys.
     pub(super) fn first(&self, most: usize) -> Vec<(u32, u32)> {
         let mut ranks: Vec<_> = self.list.iter().map(|key| key.rank).zip(0..).collect();
         ranks.sort_unstable();

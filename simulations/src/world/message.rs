@@ -4,7 +4,7 @@ use rationd::core::call::Call;
 use rationd::core::time::Instant;
 use rationd::store::breaker::Pass;
 
-/// A call under way. It exists until its node knows the outcome, and no copy is under way any more.
+/// A call under way. It exists until its node knows the outcome and no copy travels any more.
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) node: u32,
@@ -17,7 +17,7 @@ pub(super) struct Letter {
     pub(super) started: Instant,
     /// When the node gives up waiting: for the answer, or for a trial call that goes before it.
     pub(super) until: u64,
-    /// Redirected by a MOVED; one MOVED and one ASK are followed.
+    /// Whether a MOVED has redirected it; one MOVED and one ASK are followed.
     pub(super) moved: bool,
     pub(super) asking: bool,
     /// The script's source is sent with it.
@@ -49,8 +49,8 @@ pub(super) enum Reply {
     NoScript,
     /// The server cannot serve now.
     Refused,
-    /// The connection broke: nobody is there.
+    /// The connection broke because the server is down.
     Lost,
-    /// It was never sent, because the breaker has been open since then.
+    /// It was never sent, because the breaker has been open since this time.
     Barred(Instant),
 }

@@ -1,7 +1,7 @@
-//! The world: everything that is not the product, and the loop that makes things happen in order.
+//! The world: everything around the product, and the loop that executes events in the order of their times.
 //!
-//! One event after another, each at its microsecond. `state.rs` says what the world is made of, and each of its parts has a file of
-//! its own. What an event does to the world is in `happens/`, in the file of what it happens to.
+//! `state.rs` lists the parts of the world, and each part has a file of its own. What an event does to the world is in
+//! `happens/`, in the file of the part that it happens to.
 //!
 //! | file | what |
 //! |---|---|

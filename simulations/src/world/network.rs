@@ -1,7 +1,6 @@
 //! The network between nodes and masters: how long a message takes, whether it arrives, and how often.
 //!
-//! It draws from a random stream of its own, so that what happens to one message does not change the demand. Knows
-//! nothing of a message's content.
+//! It draws from a random stream of its own, so that what happens to one message does not change the demand.
 
 use crate::plan::{Network as NetworkPlan, Way, Zone};
 use crate::random::Random;
@@ -29,7 +28,7 @@ pub(super) struct Network {
     plan: NetworkPlan,
     zones: Vec<Zone>,
     random: Random,
-    /// What becomes of letters between nodes.
+    /// Draws the fate of asks between nodes.
     between: Random,
     cuts: Vec<Cut>,
     /// Links that a swizzle has broken.
@@ -66,7 +65,7 @@ impl Network {
     /// The fate of a message that is sent at `now`.
     pub(super) fn send(&mut self, now: u64, node: u32, master: u32, heading: Heading) -> Arrivals {
         let (loss, repeats) = self.noisy();
-        // Drawn whatever happens, so that a cut does not change later draws.
+        // Drawn even for a link that is cut, so that a cut does not change later draws.
         let (lost, repeated) = (self.random.chance(loss), self.random.chance(repeats));
         let (first, second) = (self.way(now, node, master), self.way(now, node, master));
         if lost || self.is_cut(node, master, heading) {
@@ -84,7 +83,7 @@ impl Network {
         if lost { [None, None] } else { [Some(first), repeated.then_some(second)] }
     }
 
-    /// The same of a frame of gossip, by the draws of `random`: what cannot happen is not drawn.
+    /// The fate of a frame of gossip, drawn from `random`. Loss and repetition with a chance of zero are not drawn.
     pub(super) fn send_frame(&self, now: u64, random: &mut Random) -> Arrivals {
         let (loss, repeats) = self.noisy();
         let arrives = |random: &mut Random| now + self.plan.latency.0 + random.exponential(self.plan.jitter.0);
@@ -167,7 +166,7 @@ impl Network {
         self.noise = (add(self.noise.0, loss), add(self.noise.1, repeats));
     }
 
-    /// From now on, nothing is lost, repeated or held back.
+    /// Ends all faults: from now on, nothing is lost, repeated or held back.
     pub(super) fn calm(&mut self) {
         self.calm = true;
         self.cuts.clear();

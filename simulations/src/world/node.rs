@@ -1,4 +1,4 @@
-//! A daemon: the shipped core (or a baseline), its clock, its policies, and who waits for an answer.
+//! A daemon: the shipped core (or a baseline), its clock, its policies, and the requests that wait for an answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,13 +43,13 @@ pub(super) struct Node {
     /// How far the wall clock is ahead of true time.
     pub(super) wall: i64,
     pub(super) rules: Vec<Arc<Rule>>,
-    /// When the limits of each policy were pushed that it goes by.
+    /// For each policy, when the limits that the node uses were pushed.
     pub(super) learnt: BTreeMap<usize, u64>,
-    /// What each key was last asked for under: who waits is answered by that, whatever has been learned
-    /// since. Kept only where rules change.
+    /// The rule under which each key was last asked for: waiting requests are answered under it, even if the node has
+    /// learned another since. Kept only where rules change.
     pub(super) went_by: Map<u32, Arc<Rule>>,
     pub(super) parked: BTreeMap<Ticket, Request>,
-    /// Asks of peers that wait for tokens here.
+    /// Asks of peers that this node keeps waiting for tokens.
     pub(super) asked: BTreeMap<Ticket, Mail>,
     pub(super) holds: Holds<Held>,
     /// True time of the timer that is set.
@@ -58,7 +58,7 @@ pub(super) struct Node {
     pub(super) circle: Circle,
     /// It does nothing before then.
     pub(super) frozen_until: u64,
-    /// How long it has done nothing so far, what is still to come of that included.
+    /// How long it has been frozen so far in all, including the rest of the present freeze.
     pub(super) stood: u64,
 }
 
@@ -100,7 +100,7 @@ impl Node {
     }
 }
 
-/// Where and as what a node starts.
+/// Where a node starts, and under which name and incarnation.
 pub(super) struct Place<'a> {
     pub(super) plan: &'a Plan,
     pub(super) random: &'a mut Random,
@@ -109,7 +109,7 @@ pub(super) struct Place<'a> {
     pub(super) wall: i64,
 }
 
-/// What decides in a node.
+/// The limiter of a node.
 fn decider(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limiter> {
     let settings =
         Settings { max_keys: plan.daemon.max_keys as usize, timeout: plan.daemon.timeout.micros(), lease_ahead: true };

@@ -2,9 +2,8 @@
 //! connection, or not at all.
 //!
 //! As the daemon does (`src/serve/connection_permits.rs`), a node ends the permits that were taken over a connection
-//! when that closes; an answer for a closed connection is given back at once. A node that leaves closes its
-//! connections before it returns what it holds; a node that crashes tells nobody. The core and the store count the
-//! permits.
+//! when that closes; an answer for a closed connection is given back at once. A node that leaves closes its connections
+//! before it returns its leases; a node that crashes returns nothing. The core and the store count the permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -21,8 +20,8 @@ pub(super) const WIRES: u64 = 4;
 /// Keys whose permits are taken once more at the end, and the most permits of each.
 pub(super) const LAST: (usize, u64) = (2, 40);
 
-/// By this time no node has permits that its clients do not use: its own leases have ended, and those of crashed
-/// nodes.
+/// After this time no node has permits that its clients do not use, because all unused leases have ended, also those of
+/// crashed nodes.
 pub(super) const SETTLED: u64 = 16_000_000;
 
 /// How a client gives a permit back.
@@ -68,7 +67,7 @@ pub(super) struct Takers {
     pub(super) last: u64,
 }
 
-/// What one incarnation of a node is told.
+/// A release, a closed connection or a last request that reaches one incarnation of a node.
 #[derive(Debug)]
 pub(super) struct Parting {
     pub(super) node: u32,

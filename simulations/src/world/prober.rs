@@ -9,7 +9,7 @@ pub(super) const KEYS: usize = 6;
 /// Most requests about one key.
 pub(super) const QUESTIONS: u32 = 400;
 
-/// Longest wait that the prober waits for.
+/// The prober waits for at most this long before it asks again.
 pub(super) const PATIENCE: u64 = 5_000_000;
 
 /// Time between the end of demand and the first request, and between two keys.

@@ -27,10 +27,10 @@ use crate::plan;
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// Between two looks at the nodes' books.
+/// Time between two audits of the nodes' balances.
 const AUDIT: u64 = 100_000;
 
-/// What the books of a node say that a refund changes.
+/// The figures of a node that a refund changes.
 pub(super) struct Till {
     spent: u64,
     waiting: u64,
@@ -83,7 +83,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Lets everything happen, and returns the trace of it.
+    /// Executes all events, and returns the trace.
     pub fn run(mut self) -> Trace {
         self.rehearse();
         while let Some((at, event)) = self.queue.pop() {
@@ -169,7 +169,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A demand's next check comes, and the one after it is planned.
+    /// Executes a demand's next check, and schedules the one after it.
     pub(super) fn arrive(&mut self, demand: u32) {
         self.arrive_next(demand);
         if self.up.is_empty() {
@@ -200,7 +200,7 @@ impl<'a> World<'a> {
         self.come_back(demand, &request, admitted);
     }
 
-    /// A check comes that asks for keys of others, too.
+    /// Executes a check that asks for further keys.
     pub(super) fn arrive_together(&mut self, node: u32, first: Item, others: &[(u32, u32, u64)]) {
         let mut items = vec![first];
         for &(policy, rank, cost) in others {
@@ -224,7 +224,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A request reaches its node. Its verdict, if it comes at once.
+    /// A request reaches its node. Returns the verdict, if the node has it at once.
     pub(super) fn ask(&mut self, request: Request) -> Option<Verdict> {
         let request = Request { asked: self.now, ..request };
         let node = &self.nodes[request.node as usize];
@@ -277,7 +277,7 @@ impl<'a> World<'a> {
         verdict
     }
 
-    /// A node has taken note of a refund: tells what of it is back in its lease.
+    /// A node has processed a refund: reports to the observers how much of it is back in the node's lease.
     pub(super) fn taken_back(&mut self, request: &Request, before: Till) {
         let node = &self.nodes[request.node as usize];
         let after = Till::of(&*node.limiter);
@@ -306,7 +306,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Does what a node wants done, after anything that went into it.
+    /// Executes the effects that a node asks for; called after every input to the node.
     pub(super) fn drain(&mut self, node: u32) {
         while let Some(effect) = self.nodes[node as usize].limiter.poll_effect() {
             match effect {
@@ -338,7 +338,7 @@ impl<'a> World<'a> {
             return;
         }
         if self.thaws_at(node) > self.now {
-            // What has come meanwhile is read before deadlines are looked at.
+            // With streams, a node reads what has arrived before it looks at deadlines.
             let later = u64::from(self.is_streams());
             self.queue.push(self.thaws_at(node) + later, Event::Timer { node, incarnation });
             return;

@@ -1,4 +1,4 @@
-//! What the world is made of, and who is told of what happens in it.
+//! The parts of the world, and how observers see what happens in it.
 
 use std::sync::Arc;
 
@@ -25,18 +25,18 @@ use crate::observe::{Kind, Moment, Request, Seen};
 use crate::plan::{self, Plan};
 use crate::random::Random;
 
-/// The prober has its answers long before.
+/// How long after the end of demand a run waits for the prober; it has its answers long before.
 const LONGEST_PROBE: u64 = 600_000_000;
 
-/// A fleet, a cluster, a network between them, and those who ask.
+/// A fleet, a cluster, a network between them, and the clients.
 pub struct World<'a> {
     pub(super) plan: Plan,
-    /// Limits change.
+    /// Whether limits change during the run.
     pub(super) pushes: bool,
     pub(super) now: u64,
     pub(super) queue: Queue,
     pub(super) nodes: Vec<Node>,
-    /// Those that take requests, in the order of their numbers.
+    /// The nodes that take requests, in the order of their numbers.
     pub(super) up: Vec<u32>,
     pub(super) cluster: Cluster,
     pub(super) network: Network,
@@ -74,7 +74,7 @@ impl World<'_> {
         Request { id: self.next_request, node, key, policy, cost, kind, asked: self.now }
     }
 
-    /// Calls travel on connections.
+    /// Whether calls travel on connections, which keep their order.
     pub(super) fn is_streams(&self) -> bool {
         self.plan.network.calls == plan::Calls::Streams
     }
@@ -84,12 +84,12 @@ impl World<'_> {
         self.nodes[node as usize].frozen_until
     }
 
-    /// Demand has ended.
+    /// Whether demand has ended.
     pub(super) fn is_over(&self) -> bool {
         self.now >= self.plan.span.0 + self.plan.calm.0
     }
 
-    /// Nothing is left to be seen: all questions are answered, or one of them never will be.
+    /// Whether the run is complete: all last questions are answered, or one of them never will be.
     pub(super) fn is_done(&self) -> bool {
         let in_vain = self.now > self.plan.span.0 + self.plan.calm.0 + LONGEST_PROBE;
         self.prober.as_ref().map_or(self.is_over() && self.plan.calm.0 == 0, |prober| {

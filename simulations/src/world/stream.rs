@@ -2,9 +2,9 @@
 //! with TCP, a segment that the network loses is sent again after 200 ms, then after twice as long each time, and
 //! later ones wait behind it.
 //!
-//! A node gives a connection up when it is reset, or when nothing has come from the server for a second while an
-//! answer was awaited. The outcome of its calls is then unknown. What was written before still arrives, but its
-//! answers find nobody.
+//! A node gives a connection up when it is reset, or when nothing has come from the server for a second while an answer
+//! was awaited. The outcome of its calls is then unknown. Calls that were written before still arrive, but their
+//! answers are dropped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +33,7 @@ pub(super) enum Parcel {
 /// One direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
-    /// What has not arrived yet: the first was lost, and the others wait behind it.
+    /// Segments that have not arrived: the first was lost, and the others wait behind it.
     pub(super) parcels: VecDeque<Parcel>,
     /// How often the first was lost.
     pub(super) losses: u32,
@@ -50,7 +50,7 @@ pub(super) struct Link {
     pub(super) generation: u64,
     /// Calls whose answers the node awaits.
     pub(super) awaited: BTreeSet<u64>,
-    /// When something last came, or the first answer was awaited, in time that the node ran.
+    /// When something last came, or the first answer was awaited, by a clock that stops while the node is frozen.
     pub(super) heard: u64,
     /// A check for silence is scheduled.
     pub(super) watched: bool,

@@ -1,8 +1,8 @@
-//! Who looks at the run, and what they are told.
+//! Hands what is seen in a run to its observers.
 //!
-//! Checkers are many, and the code of all of them is larger than what a processor keeps at hand. So they are not told of
-//! each thing when it happens: the watch keeps some, and then tells one observer after the other all of them. That is no
-//! less than before, and in the same order to each, because no observer changes anything, and none knows of another.
+//! There are many checkers, and the code of all of them is larger than a processor's cache. So the watch collects some
+//! events before it hands them on, all of them to one observer and then all to the next. Each observer still gets the
+//! same events in the same order, which is enough because no observer changes anything and none knows of another.
 
 use std::mem;
 use std::num::NonZeroU64;
@@ -20,32 +20,33 @@ use crate::maps::Set;
 use crate::observe::{Balance, Holding, Moment, Observer, Ran, Request, Seen, Topic};
 use crate::trace::Trace;
 
-/// How many things are kept before all are told. With 128 of them `swarm --from 76000000000 --seeds 120` took a twentieth longer on one
-/// thread, because the code of all observers was fetched more often; with 512 it was no quicker, because what is kept takes room.
+/// How many events are collected before they are handed on. With 128, `swarm --from 76000000000 --seeds 120` took a
+/// twentieth longer on one thread, because the code of all observers was fetched more often; with 512 it was no
+/// quicker, because the collected events displace other data from the cache.
 const BATCH: usize = 256;
 
-/// Who looks at the run.
+/// The observers of a run, and the events that are collected for them.
 pub struct Watch<'a> {
-    /// Checkers, ledger and series; and a bit for each [`place`] of what they are told.
+    /// Checkers, ledger and series; each with a bit for each [`place`] that it wants.
     observers: Vec<(u32, &'a mut dyn Observer)>,
-    /// What they are to be told, which of it stands at which [`place`], and how many of it are kept at most.
+    /// The collected events, which of them belong to which [`place`], and how many are collected at most.
     kept: Vec<(Moment, Kept)>,
     places: Places,
     large: Large,
     batch: usize,
-    /// The hash of all that happened.
+    /// The hash of all events.
     pub(super) trace: Trace,
     /// Keys of concurrent limits.
     pub(super) in_flight: Set<u32>,
-    /// Where some table has no room for all keys.
+    /// Present if some table has no room for all keys.
     pub(super) crowd: Option<Crowd>,
 }
 
-/// Which of what is kept stands at each [`place`]: a bit for each thing, in its order.
+/// Which of the collected events belong to each [`place`]: a bit for each event, in its order.
 #[derive(Debug, Default)]
 struct Places([[u64; BATCH / 64]; 2 * TOPICS.len()]);
 
-/// Something that happened often, with all that it refers to; what is large stands in [`Large`], at this place.
+/// A frequent event with all that it refers to; large parts are in [`Large`] at the given index.
 #[derive(Debug)]
 enum Kept {
     Asked(Request),
@@ -92,8 +93,8 @@ impl Held {
     }
 }
 
-/// What is kept and large. It is kept in the same few places over and over, because each of a box of its own was memory that the
-/// processor no longer had at hand when it was filled again.
+/// The large parts of collected events. They are reused over and over, because a fresh box for each was memory outside
+/// the processor's cache.
 #[derive(Debug, Default)]
 struct Large {
     executed: Vec<Executed>,
@@ -145,7 +146,7 @@ struct Repeated {
 }
 
 impl<'a> Watch<'a> {
-    /// These look, and a trace is taken.
+    /// A watch for these observers, which also takes a trace.
     #[must_use]
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
         let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
@@ -154,7 +155,7 @@ impl<'a> Watch<'a> {
         Self { observers, kept, places, large, batch: BATCH, trace, in_flight, crowd: None }
     }
 
-    /// They are told of each thing before the next one happens, so that nothing is untold when a run panics.
+    /// Hands each event on before the next one happens, so that none is missing when a run panics.
     #[must_use]
     pub fn at_once(self) -> Self {
         Self { batch: 1, ..self }
@@ -190,7 +191,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Tells what is kept.
+    /// Hands the collected events on.
     fn tell(&mut self) {
         let (mut kept, places, large) = (mem::take(&mut self.kept), mem::take(&mut self.places), &self.large);
         let seen: Vec<_> = kept.iter().map(|(moment, kept)| (*moment, large.seen(kept))).collect();
@@ -213,12 +214,12 @@ impl<'a> Watch<'a> {
 }
 
 impl Places {
-    /// The next thing, as many as have been kept before it, stands at this place.
+    /// The next event, number `before`, belongs to this place.
     fn put(&mut self, place: u32, before: usize) {
         self.0[place as usize][before / 64] |= 1 << (before % 64);
     }
 
-    /// Where something stands: a bit for each place.
+    /// The places with events: a bit for each.
     fn present(&self) -> u32 {
         self.0
             .iter()
@@ -226,7 +227,7 @@ impl Places {
             .fold(0, |present, (place, bits)| present | u32::from(*bits != [0; BATCH / 64]) << place)
     }
 
-    /// Which of 64 things stand at any of those places.
+    /// Which of 64 events belong to any of those places.
     fn of(&self, mut told: u32, part: usize) -> u64 {
         let mut things = 0;
         while told != 0 {
@@ -237,7 +238,7 @@ impl Places {
     }
 }
 
-/// The topics of what an observer may be told: those of most, and behind them those of few.
+/// The topics of events: first those that most observers want, then those that few want.
 const TOPICS: [Option<Topic>; 10] = [
     None,
     Some(Topic::Answered),
@@ -251,10 +252,10 @@ const TOPICS: [Option<Topic>; 10] = [
     Some(Topic::Repeated),
 ];
 
-/// How many of them are of most.
+/// How many of them most observers want.
 const MOST: usize = 5;
 
-/// The place of a topic among them, that of keys of concurrent limits behind all others.
+/// The index of a topic among them; events about concurrent limits come after all others.
 fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
     let place = match topic {
         None | Some(Topic::Permits) => 0,
@@ -271,7 +272,7 @@ fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
     place + if of_permits { TOPICS.len() as u32 } else { 0 }
 }
 
-/// What an observer is told: a bit for each place.
+/// The places that an observer wants: a bit for each.
 fn told(observer: &dyn Observer) -> u32 {
     let is_told = |place: usize| match TOPICS[place] {
         Some(topic) if place < MOST => !observer.ignores(topic),
@@ -283,7 +284,7 @@ fn told(observer: &dyn Observer) -> u32 {
 }
 
 impl Large {
-    /// Keeps what happens often; the rest is told at once.
+    /// Collects a frequent event; `None` for others, which are handed on at once.
     fn keep(&mut self, seen: &Seen<'_>) -> Option<Kept> {
         Some(match *seen {
             Seen::Asked(request) => Kept::Asked(*request),
@@ -378,7 +379,7 @@ impl Large {
     }
 }
 
-/// Puts something behind what is there, and gives its place.
+/// Appends an item, and returns its index.
 fn put<T>(list: &mut Vec<T>, item: T) -> usize {
     list.push(item);
     list.len() - 1
@@ -391,7 +392,7 @@ mod tests {
     use crate::swarm;
     use crate::world::{World, setting};
 
-    /// Writes down all that it is told, or what has no topic.
+    /// Writes down all events, or those without a topic.
     #[derive(Default)]
     struct Log {
         topics: bool,

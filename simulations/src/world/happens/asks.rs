@@ -1,4 +1,4 @@
-//! A node asks a peer, and the peer answers: over the network on which nodes hear of each other.
+//! A node asks a peer, and the peer answers, over the gossip network.
 
 use rationd::core::ask::{Answer, Ask};
 use rationd::core::shard::{self, AskOutcome, Ticket};
@@ -16,7 +16,7 @@ impl World<'_> {
         let (key, place) = (self.keys.find(ask.digest), &self.nodes[node as usize]);
         let (from, to) = ((node, place.incarnation), place.circle.who(peer));
         self.see(&Seen::PeerAsked { node, incarnation: from.1, key, ask: &ask, peer: to });
-        // Whoever is gone meanwhile hears nothing.
+        // A peer that has left meanwhile receives nothing.
         if let Some(to) = to {
             self.mail(Mail { from, to, key, ask, answer: None });
         }

@@ -1,6 +1,6 @@
-//! A key counted everywhere at once: what the store says of it, and what all nodes hold. Nobody in the
-//! world could do that; it changes nothing. For the checkers, while demand goes on and nothing goes wrong
-//! any more; only where somebody takes back, as everything else is counted call by call.
+//! Counts a key everywhere at one moment: in the store, and on all nodes. No part of a real fleet could do that; it is
+//! for the checkers alone, and changes nothing. It is done while demand goes on and all faults have ended, and only in
+//! runs with refunds, as everything else is counted call by call.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::world::event::Event;
 use crate::world::keys::{PREFIX, hash_of};
 use crate::world::state::World;
 
-/// Between two counts: of no whole number of windows.
+/// Time between two counts. It divides no common window, so that the counts fall on different parts of windows.
 const PAUSE: u64 = 613_000;
 
 /// Keys that are counted.
@@ -28,7 +28,7 @@ impl World<'_> {
             return;
         }
         for (policy, key) in self.keys.first(KEYS) {
-            // Under limits that have changed, the window is another.
+            // Nodes whose limits differ have different windows, so the key is not counted.
             let mut rules = self.nodes.iter().filter(|node| node.is_there()).map(|node| &node.rules[policy as usize]);
             let Some(rule) = rules.next().filter(|rule| rules.all(|other| other == *rule)).cloned() else { continue };
             if matches!(&rule.limits[..], [limit] if limit.algorithm == Algorithm::Fixed) {

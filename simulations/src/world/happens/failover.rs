@@ -13,11 +13,12 @@ use crate::world::cluster::{Standing, slot_of};
 use crate::world::event::{Event, Step};
 use crate::world::state::World;
 
-/// A slot on its way whose masters are out of touch goes on after so long.
+/// While one of its masters cannot be reached, the move of a slot is tried again after this long.
 const HANDS_ON: u64 = 50_000;
 
 impl World<'_> {
-    /// A master dies. Without a replica it is back, with all it had, when one would have taken over.
+    /// A master dies. If it has no replica, it comes back with all its data at the time when a replica would have taken
+    /// over.
     pub(in crate::world) fn kill(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         self.cluster.part(server, self.now);
@@ -40,7 +41,7 @@ impl World<'_> {
     pub(in crate::world) fn pause(&mut self, master: u32, until: u64) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).paused_until = until;
-        // First it runs what has come meanwhile, then it learns what has happened.
+        // It executes what has arrived during the pause before it learns of a failover.
         self.queue.push(until + 1, Event::Step(Step::Resume { server }));
         if until - self.now > self.cluster.plan.failover.0 {
             self.cluster.part(server, self.now);
@@ -60,7 +61,7 @@ impl World<'_> {
         }
     }
 
-    /// A master and some nodes see each other and nobody else.
+    /// A master and some nodes are cut off from all others.
     pub(in crate::world) fn isolate(&mut self, master: u32, nodes: &[u32]) {
         let server = self.cluster.primary(master);
         if self.cluster.server(server).standing != Standing::Primary {
@@ -70,12 +71,12 @@ impl World<'_> {
         self.cluster.part(server, self.now);
         let place = self.cluster.server(server);
         place.standing = Standing::Island;
-        // Nobody on it is an island all the same.
+        // A master that no node can reach is isolated, too; no node has this number.
         place.island = if nodes.is_empty() { vec![u32::MAX] } else { nodes };
         self.plan_failover(server);
     }
 
-    /// The islands of a master's place are islands no more.
+    /// Ends the isolation of all servers of a master's place.
     pub(in crate::world) fn rejoin(&mut self, master: u32) {
         let place = self.cluster.place(master);
         for server in 0..self.cluster.servers.len() as u32 {
@@ -120,9 +121,9 @@ impl World<'_> {
         }
         let old = self.cluster.server(server);
         match was {
-            // It has lost its majority, and knows by now.
+            // It has noticed by now that it lost its majority.
             Standing::Island => old.refuses = true,
-            // It is silent; what reaches it until it resumes it will run for nobody.
+            // It is paused. Calls that reach it before it resumes will be executed, but their writes are lost.
             Standing::Primary => {
                 old.standing = Standing::Island;
                 old.island = Vec::new();
@@ -145,8 +146,8 @@ impl World<'_> {
         u128::from_str_radix(digits, 16).ok().map(|digest| self.keys.find(Digest(digest)))
     }
 
-    /// Whether a server is the one that has a key: it owns the key's slot, or the slot is about to be its own. A former
-    /// owner that lends for nodes which have not heard of the move has a copy that nobody else goes by.
+    /// Whether a server's copy of a key counts: it owns the key's slot, or the slot is moving to it. The copy of a
+    /// former owner, which still grants leases to nodes that have not heard of the move, does not.
     fn is_held_by(&self, server: u32, hash: &str) -> bool {
         let Some(key) = self.key_of(hash) else { return false };
         let slot = slot_of(self.keys.get(key).digest);
@@ -184,7 +185,7 @@ impl World<'_> {
         }
     }
 
-    /// Of a thousand keys of a master, so many vanish.
+    /// Deletes `part` of each thousand keys of a master.
     pub(in crate::world) fn evict(&mut self, master: u32, part: u32) {
         let server = self.cluster.primary(master);
         let mut random = Random::stream(self.plan.seed ^ self.now, "evict");
@@ -201,8 +202,8 @@ impl World<'_> {
         }
     }
 
-    /// A slot begins to move, has moved half of its keys, has moved. One master hands the keys to the other: it does
-    /// not begin while one of them is out of touch, and waits where it has begun.
+    /// Moves a slot in three stages: it begins, half of its keys have moved, all have. The masters hand keys over
+    /// directly, so a move does not begin while one of them cannot be reached, and one that has begun waits.
     pub(in crate::world) fn carry_slot(&mut self, slot: u16, to: u32, stage: u8) {
         let from = self.cluster.slots[usize::from(slot)].owner;
         if !self.cluster.serves(self.cluster.primary(from)) || !self.cluster.serves(self.cluster.primary(to)) {

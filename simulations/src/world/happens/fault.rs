@@ -1,5 +1,5 @@
-//! What goes wrong, as the plan has it: how each fault begins and ends. What happens to servers is in
-//! `failover.rs`, what happens to nodes in `fleet.rs`.
+//! The faults of the plan: how each begins and ends. What happens to servers is in `failover.rs`, what happens to nodes
+//! in `fleet.rs`.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl World<'_> {
         }
     }
 
-    /// Everything heals.
+    /// Ends all faults.
     pub(in crate::world) fn calm(&mut self) {
         if self.plan.calm.0 == 0 {
             return;
@@ -137,12 +137,12 @@ impl World<'_> {
         self.see(&Seen::Calm);
     }
 
-    /// Nodes of the plan as nodes of the fleet.
+    /// The indexes of nodes that the plan names.
     pub(in crate::world) fn places(&self, nodes: &[u32]) -> Vec<u32> {
         nodes.iter().map(|node| self.place(*node)).collect()
     }
 
-    /// A node of the plan as one of the fleet.
+    /// The index of a node that the plan names.
     pub(in crate::world) fn place(&self, node: u32) -> u32 {
         node % self.nodes.len() as u32
     }
@@ -198,7 +198,7 @@ impl World<'_> {
         }
     }
 
-    /// Who knows the limits of a later push keeps them.
+    /// A node learns the limits of a push, unless it has those of a later one.
     fn learn(&mut self, node: u32, fault: u32) {
         let Some((policy, fresh)) = self.pushed(fault) else { return };
         let at = self.plan.faults[fault as usize].at.0;

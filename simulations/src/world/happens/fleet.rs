@@ -1,4 +1,4 @@
-//! What happens to nodes: they join, leave, die, come back under a new incarnation, and learn.
+//! What happens to nodes: they join, leave, die, and come back as a new incarnation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::world::state::World;
 const DRAIN: u64 = 200_000;
 
 impl World<'_> {
-    /// A node joins that was never there.
+    /// A new node joins.
     pub(in crate::world) fn join(&mut self) {
-        // One that left for good leaves its place to the next.
+        // It takes the place of a node that left for good, if there is one.
         let gone = self.nodes.iter().position(|node| node.phase == Phase::Gone);
         let index = gone.unwrap_or(self.nodes.len());
         let offset = self.plan.clocks.offset.0;
@@ -51,7 +51,7 @@ impl World<'_> {
         Node { learnt, ..Node::start(place, now, exact, rules) }
     }
 
-    /// The rules that a node reads when it starts, the newest, and when those that were pushed were.
+    /// The newest rules, which a node reads when it starts, and when each policy was pushed.
     fn rules(&self) -> (Vec<std::sync::Arc<rationd::core::policy::Rule>>, BTreeMap<usize, u64>) {
         let (mut rules, mut learnt) = (self.first_rules.clone(), BTreeMap::new());
         for (index, fault) in self.plan.faults.iter().enumerate() {
@@ -98,8 +98,8 @@ impl World<'_> {
         }
     }
 
-    /// The canary: who is up in the order of a `HashMap`, which is another one in every map. Double
-    /// runs that do not notice this would notice nothing (`tests/reproducible.rs`).
+    /// The canary: orders the nodes by a `HashMap`, whose order differs from map to map. If running a seed twice did
+    /// not show this, it would show nothing (`tests/reproducible.rs`).
     fn shuffle_up(&mut self) {
         let up: std::collections::HashMap<u32, ()> = self.up.drain(..).map(|index| (index, ())).collect();
         self.up = up.into_keys().collect();
@@ -127,13 +127,13 @@ impl World<'_> {
         self.queue.push(self.now + DRAIN, Event::Step(Step::Gone { node: index, incarnation, back }));
     }
 
-    /// A node is gone; those whose requests it had get no answer.
+    /// A node is gone; the requests that waited in it get no answer.
     pub(in crate::world) fn gone(&mut self, index: u32, incarnation: u64, crash: bool, back: Option<u64>) {
         let place = &mut self.nodes[index as usize];
         if place.incarnation != incarnation || place.phase != Phase::Leaving {
             return;
         }
-        // A node that dies hands back no slots, and the balance says nothing of those.
+        // The permits of a node that dies stay taken until they end, and the balance does not count them.
         let is_of_slots = |rule: &Arc<Rule>| rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent);
         let has_slots = crash && place.rules.iter().any(is_of_slots);
         let held = place.limiter.balance(place.clock.local(self.now)).held;

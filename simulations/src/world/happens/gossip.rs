@@ -1,4 +1,4 @@
-//! A node's rounds of gossip: it looks who is there, tells its usage, and hears that of others.
+//! A node's rounds of gossip: it looks for other nodes, reports its usage, and receives reports.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl World<'_> {
         let place = &mut self.nodes[node as usize];
         place.limiter.handle_fleet(FleetView::UNKNOWN);
         if self.now == 0 {
-            // Nodes that exist from the start have been there for long.
+            // Nodes of the start have known each other for longer than the tracker waits for a new node.
             place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
         }
         let incarnation = place.incarnation;
@@ -92,8 +92,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends reports to the live nodes that have to know: as much as the daemon's bound of bytes allows per round, and everything
-    /// when the node leaves.
+    /// Sends reports to the live nodes that need them: in a round as much as the daemon's bound of bytes allows, and
+    /// everything when the node leaves.
     pub(in crate::world) fn talk(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
@@ -176,14 +176,14 @@ impl World<'_> {
         for usage in told.frames.iter().flat_map(|frame| build.read(frame)) {
             place.limiter.handle_usage(now, origin, &usage);
         }
-        // Before what follows of it: somebody who waits may be denied by it at once.
+        // Observers see the report before its effects, because it may deny waiting requests at once.
         let Told { from, to, ref frames, lies, .. } = *told;
         let moment = self.moment();
         self.watch.see(moment, &Seen::Told { from, to, frames, lies });
         self.drain(to);
     }
 
-    /// What a malicious node reports of every key.
+    /// What a malicious node reports about every key.
     fn lies(&mut self, lie: Lie) -> Vec<Usage> {
         let store = self.cluster.exact(self.now);
         let mut usage = Vec::new();

@@ -1,4 +1,4 @@
-//! A hold is taken, and settled by the product's own steps.
+//! Begins holds, and settles them by the product's own steps.
 
 use rationd::core::decision::{Decision, Verdict};
 use rationd::core::holds::{Charge, Settling, Step};
@@ -11,7 +11,7 @@ use crate::world::node::Phase;
 use crate::world::state::World;
 
 impl World<'_> {
-    /// A request was answered that may be about a hold.
+    /// Goes on with the hold that an answered request was about, if any.
     pub(in crate::world) fn concluded(&mut self, request: &Request, decision: &Decision) {
         match self.holders.0.remove(&request.id) {
             Some(Purpose::Begin(terms)) if decision.verdict == Verdict::Allow => self.hold(request, decision, terms),
@@ -42,7 +42,7 @@ impl World<'_> {
         }
     }
 
-    /// Asks a node about a hold, if it still runs.
+    /// Sends a node a request about a hold, if the node still runs.
     pub(in crate::world) fn errand(&mut self, errand: Errand) {
         let Errand { node, incarnation, ref what } = errand;
         let place = &mut self.nodes[node as usize];

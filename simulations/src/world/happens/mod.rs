@@ -1,4 +1,5 @@
-//! What happens in the world: an event, and all that follows from it at once. Each file is about one thing to which it happens.
+//! What events do to the world, each with all that follows from it at once. Each file is about the part of the world
+//! that they happen to.
 //!
 //! | file | what |
 //! |---|---|

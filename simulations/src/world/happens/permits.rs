@@ -1,4 +1,4 @@
-//! Permits of a concurrent limit are taken and given back, by clients that leave in order or not.
+//! Clients take permits of a concurrent limit and give them back, or fail to.
 
 use std::num::NonZeroU64;
 
@@ -32,7 +32,7 @@ impl World<'_> {
         self.taken(request, decision);
     }
 
-    /// A request was answered that may have taken a permit.
+    /// Schedules the end of the permit that an answered request has taken, if any.
     pub(in crate::world) fn taken(&mut self, request: &Request, decision: &Decision) {
         let Some(taker) = self.takers.asking.remove(&request.id) else { return };
         let Some(permit) = decision.slot else { return };
@@ -65,13 +65,13 @@ impl World<'_> {
         }
     }
 
-    /// Schedules what a node will be told.
+    /// Schedules an event of a permit's end at a node.
     fn part(&mut self, node: u32, after: u64, what: What) {
         let incarnation = self.nodes[node as usize].incarnation;
         self.queue.push(self.now + after, Event::Parting(Box::new(Parting { node, incarnation, what })));
     }
 
-    /// Tells a node that permits end, if it still runs.
+    /// Ends permits at a node, if it still runs.
     pub(in crate::world) fn part_with(&mut self, parting: Parting) {
         let Parting { node, incarnation, what } = parting;
         let place = &self.nodes[node as usize];
@@ -127,7 +127,7 @@ impl World<'_> {
         }
     }
 
-    /// A node is gone, and its connections with it, without telling anybody.
+    /// Forgets the connections of a node that has crashed; its permits stay taken until they end.
     pub(in crate::world) fn cut_off(&mut self, node: u32) {
         for (_, taken) in self.takers.wires.range_mut((node, 0)..=(node, WIRES)) {
             taken.turn += 1;
@@ -135,8 +135,8 @@ impl World<'_> {
         }
     }
 
-    /// At the end, when no client has held a permit for long, one takes all permits of a key, and asks for one more;
-    /// when they are released, it takes one.
+    /// At the end, when no client has held a permit for a while, one client takes all permits of a key and asks for one
+    /// more; when they are released, it takes one.
     pub(in crate::world) fn take_the_last(&mut self) {
         let keys = self.keys.first(usize::MAX).into_iter();
         let keys: Vec<_> = keys.filter(|(policy, _)| self.first_rules[*policy as usize].is_concurrent()).collect();

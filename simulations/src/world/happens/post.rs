@@ -18,7 +18,7 @@ use crate::world::stream::SILENCE;
 /// How soon a node learns that a call was never sent.
 const TURNED_BACK: u64 = 20;
 
-/// A call waits to leave for the timeout less this part of it: the answer has to come in time, too.
+/// A call may wait to be sent for the timeout less this part of it, so that time is left for the answer.
 const LEAVES_PART: u64 = 8;
 
 /// Time between two readings of the slot map while a server is away.
@@ -81,7 +81,8 @@ impl World<'_> {
         }
     }
 
-    /// The outcome of a trial call is known, or there is another: sends those on that have waited for it, or fails them.
+    /// The outcome of a trial call is known, or another call is the trial now: sends the calls that have waited, or
+    /// fails them.
     pub(in crate::world) fn send_waiting(&mut self, node: u32, server: u32) {
         for id in self.nodes[node as usize].client.released(server) {
             if !self.letters.contains_key(&id) || !self.is_alive(id) {
@@ -118,7 +119,8 @@ impl World<'_> {
         }
         let master = self.cluster.server(server).master;
         let mut arrivals = self.network.send(self.now, node, master, Heading::ToRedis);
-        // No connection brings it twice, and no store can know that it has executed it before (`Acquire::until`).
+        // An acquire without an id's end is not recognized by the store when it comes twice (`Acquire::until`), and no
+        // connection delivers a call twice.
         if matches!(letter.call.op, Op::Acquire(order) if order.until.is_none()) {
             arrivals[1] = None;
         }
@@ -173,7 +175,7 @@ impl World<'_> {
     /// The connection ended at the server, so the answer is lost.
     fn lose(&mut self, id: u64, link: u64) {
         self.give_up(link, Fault::Lost);
-        // Only if no other copy has brought the outcome.
+        // Another copy may have brought the outcome already.
         if self.letters.get(&id).is_some_and(|letter| !letter.settled) {
             self.settle(id, Err(StoreError::Unknown));
         }
@@ -246,7 +248,7 @@ impl World<'_> {
         self.settle(id, Err(StoreError::Unknown));
     }
 
-    /// Whether the node that sent a call still runs in the same incarnation; if not, nobody wants the answer.
+    /// Whether the node that sent a call still runs in the same incarnation; if not, the call is dropped.
     pub(in crate::world) fn is_alive(&mut self, id: u64) -> bool {
         let letter = &self.letters[&id];
         let node = &self.nodes[letter.node as usize];
@@ -262,8 +264,8 @@ impl World<'_> {
     pub(in crate::world) fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
         let letter = self.letters.get_mut(&id).expect("settled once");
         letter.settled = true;
-        // A store that says `Away` promises that the call is not executed. Of what travels twice, which no connection does by
-        // itself, another copy may have been executed, or may yet be.
+        // `Away` promises that the call is not executed. The network of the simulator may have duplicated the call,
+        // though, which no connection does; then another copy may have been executed, or may yet be.
         let may_be_executed = letter.executed || letter.copies > 0;
         let outcome = match outcome {
             Err(StoreError::Away { .. }) if may_be_executed => Err(StoreError::Unknown),
@@ -363,7 +365,8 @@ impl World<'_> {
         if place.incarnation != incarnation {
             return;
         }
-        // Asks a server that is not known to be away, or else any, because replicas and seeds know the map, too.
+        // It asks a server that is not known to be away. If there is none, it asks any, because replicas and seeds know
+        // the map, too.
         let any = self.cluster.primaries[(turn % self.cluster.primaries.len() as u64) as usize];
         let server = place.client.trusted(turn).unwrap_or(any);
         let (at, answered) = self.ping(node, server);

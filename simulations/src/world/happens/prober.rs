@@ -59,7 +59,7 @@ impl World<'_> {
         prober.request = 0;
         let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate).map_or(u64::MAX, |wait| wait.0);
         let pause = match decision.verdict {
-            // It was told a wait, and has waited.
+            // It has already waited for as long as it was told.
             _ if prober.waited => None,
             Verdict::Deny if wait <= PATIENCE => {
                 prober.waited = true;
@@ -75,7 +75,7 @@ impl World<'_> {
         self.queue.push(at, Event::Probation);
     }
 
-    /// The time at which a client on the node's host has waited so long by its clock.
+    /// The time at which a client has waited for `pause` by the clock of the node's host.
     fn when_waited(&self, node: u32, pause: u64) -> u64 {
         let clock = &self.nodes[node as usize].clock;
         clock.when(clock.local(self.now) + rationd::core::time::Micros(pause))

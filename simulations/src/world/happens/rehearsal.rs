@@ -1,9 +1,9 @@
-//! What the scripts would do beside what a run asks of them, for the second opinion. All is executed on keyspaces apart:
-//! nothing else in the world comes to know.
+//! Executes further calls of the scripts for the second opinion, on keyspaces of their own that nothing else in the
+//! world reads.
 //!
-//! Calls about slots are drawn by the run's own seed, for few runs have a concurrent limit, and nodes are hardly heard at the
-//! very end of a lease. Acquires of a run that a single server could have been sent in one command (`joined.rs` there,
-//! `store/redis/joined.rs` in the daemon) are executed in one, each on what it had found alone.
+//! Calls about permits are drawn from the run's seed, because few runs have a concurrent limit, and nodes seldom call
+//! at the very end of a lease. Acquires that the daemon could have sent to a server in one command
+//! (`store/redis/joined.rs`; gathered in `joined.rs`) are executed in one, each on a copy of what it had found alone.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ const CALLS: usize = 60;
 
 const NODES: [&str; 3] = ["a", "b", "node with spaces"];
 
-/// Exactly onto the ends of leases, too.
+/// Steps between two calls. Some sum up to exactly the length of a lease, so that calls come at its very end.
 const STEPS: [u64; 6] = [0, 1, 1_000, 250_000, 2_500_000, 10_000_000];
 
 const LEASE: Micros = Micros(10_000_000);
 
 impl World<'_> {
-    /// Rehearses some calls, and tells of each.
+    /// Executes some calls about permits, and shows each to the observers.
     pub(in crate::world) fn rehearse(&mut self) {
         let (mut random, mut keyspace) = (Random::stream(self.plan.seed, "rehearsal"), Keyspace::default());
         let limit = Limit::parse(&format!("{}/30s concurrent", random.between(1, 12))).expect("a limit");
@@ -42,7 +42,7 @@ impl World<'_> {
             now = now + Micros(*random.pick(&STEPS));
             let hash = |key| hash_of(Digest(key));
             if !said.is_empty() && keyspace.look(&hash(key), now.0).is_none() {
-                // Redis has forgotten the key, since nobody has a slot any more: there is nothing to repeat.
+                // Redis has dropped the key because no permit is left, so no earlier call may be repeated on it.
                 (said, key) = (Vec::new(), key + 1);
             }
             let fresh = (random.below(NODES.len() as u64) as usize, call(&mut random, id, key, &rule));
@@ -63,7 +63,7 @@ impl World<'_> {
 }
 
 impl World<'_> {
-    /// Executes acquires of one node together, on what each of them had found, at this time of their server's clock.
+    /// Executes acquires of one node in one call, each on what it had found, at this time of their server's clock.
     pub(in crate::world) fn rehearse_together(&mut self, node: u32, now: Timestamp, parts: Vec<Part>) {
         let mut keyspace = Keyspace::default();
         let names: Vec<_> = parts.iter().map(|part| hash_of(part.call.digest)).collect();

@@ -38,7 +38,7 @@ impl World<'_> {
         }
     }
 
-    /// One after another is asked until an answer is waited for.
+    /// Checks one key after another until one has to wait for its answer.
     pub(in crate::world) fn go_on(&mut self, id: u64) {
         while let Some(group) = self.groups.groups.get_mut(&id) {
             let (node, incarnation) = (group.node, group.incarnation);
@@ -63,7 +63,7 @@ impl World<'_> {
         }
     }
 
-    /// A request was answered that may be one of several.
+    /// Goes on with the check of several keys that an answered request belongs to, if any.
     pub(in crate::world) fn answered_together(&mut self, request: &Request, decision: &Decision, parked: bool) {
         let Some((id, index, _)) = self.groups.requests.remove(&request.id) else { return };
         let Some(group) = self.groups.groups.get_mut(&id) else { return };
@@ -85,7 +85,7 @@ impl World<'_> {
         self.drain(node);
     }
 
-    /// All are answered: what was charged goes back if one was denied.
+    /// All keys are answered: if one was denied, gives back what was charged.
     fn end_together(&mut self, id: u64) {
         let Some(group) = self.groups.groups.remove(&id) else { return };
         let node = group.node;
@@ -115,7 +115,8 @@ impl World<'_> {
         let (place, key) = (&mut self.nodes[node as usize], self.keys.get(number));
         let (incarnation, now) = (place.incarnation, place.clock.local(self.now));
         if let Some(permit) = decision.slot {
-            // The core's own way back says nothing of what became of it: it may have ended by itself.
+            // The core's rollback does not say whether the permit was still there (it may have ended by itself), so it
+            // is released here.
             let released = place.limiter.release(now, key.digest, permit);
             self.see(&Seen::Released { node, incarnation, key: number, permit, released });
             return self.drain(node);
@@ -134,7 +135,7 @@ impl World<'_> {
             }
             Some(shard::Outcome::Decided(decision)) => self.answered(&refund, &decision, false),
             None => {
-                // A key for which there is no room asks the store, and nobody waits for that.
+                // A key for which the table has no room calls the store for its refund.
                 self.drain(node);
                 self.answered(&refund, decision, false);
             }
@@ -142,7 +143,7 @@ impl World<'_> {
         self.drain(node);
     }
 
-    /// A node is gone, and those who asked it for several keys with it.
+    /// A node is gone, and its checks of several keys with it.
     pub(in crate::world) fn drop_groups(&mut self, node: u32) {
         self.groups.groups.retain(|_, group| group.node != node);
     }

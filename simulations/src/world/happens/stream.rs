@@ -1,4 +1,4 @@
-//! Calls and answers travel in order on connections, which break, fall silent and are given up.
+//! Sends calls and answers in order on connections, which break, fall silent and are given up.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl World<'_> {
         self.write(link, Heading::ToRedis, Parcel::Call(id));
     }
 
-    /// Writes an answer. Nobody awaits it if the node has given the connection up.
+    /// Writes an answer; it is dropped if the node has given the connection up.
     pub(in crate::world) fn write_answer(&mut self, id: u64, reply: Reply) {
         let Some(letter) = self.letters.get(&id) else { return };
         let (link, server) = (letter.link, letter.server);
@@ -138,7 +138,7 @@ impl World<'_> {
             self.streams.links.get_mut(&link).expect("looked up above").watched = false;
             return;
         }
-        // What has come while the node was frozen is read first.
+        // A node that was frozen first reads what has come meanwhile.
         if self.thaws_at(node) > self.now {
             return self.queue.push(self.thaws_at(node) + 1, Event::Silence { link });
         }
