@@ -1,10 +1,12 @@
-//! **asking**: how often and for how long a node asks peers, and what they make of that. A check waits for a peer for half of its
-//! time at most. A peer that has no store, leaves, or was late three times in a row is left out for a while; where nobody is left,
-//! those without a store are tried one after another, with a pause between any two, which is longer in a fleet of many
-//! nodes for each owner. A peer is told of no more time than the answer is awaited for, less its quickest way of late. It lends nothing to who has stopped waiting for it, nor of several limits what ends on its way; and a
-//! share has nothing of a window in which a peer has lent.
+//! **asking**: how often and for how long a node asks peers, and how they answer. A check waits for a peer for half of
+//! its timeout at most. A peer that has no store, is leaving, or was late three times in a row is left out for a while;
+//! if no other is left, those without a store are tried one after another, with a pause between two trials that grows
+//! with the number of nodes per owner. The time that an ask gives its peer is at most the time for which the node
+//! waits, less the peer's quickest trip of late. A peer lends nothing to a node that has stopped waiting, nor, under
+//! several limits, tokens that end on the way; and a node does not admit on its share in a window in which a peer has
+//! lent to it.
 //!
-//! Under which limits a node lends, and to whom, is `lending.rs`'s.
+//! `lending.rs` judges under which limits a node lends, and to whom.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
 use rationd::core::decision::{Decision, Source, Verdict};
@@ -54,26 +56,29 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("tries-without-pause"),
 };
 
-/// Clocks of nodes differ by less than one part in so many.
+/// Clocks of nodes differ by less than one part in this many.
 const DRIFT_PART: u64 = 2_000;
 
-/// How long a peer is left out, and for how much of that one that was late is judged, as it may be given up and known again since.
+/// How long a peer is left out. One that was late is judged only for `LATE_OUT` of that: it may be given up and
+/// discovered again afterwards.
 const LEFT_OUT: u64 = 1_000_000;
 const LATE_OUT: u64 = 150_000;
 
-/// It is, after so many answers in a row that were late. A node that has given a peer up, and knows it again, remembers nothing of
-/// it; that takes longer than this, so that what was late longer before counts for nothing.
+/// A peer is left out after this many late answers in a row. A node that gives a peer up and discovers it again starts
+/// counting anew; as that takes longer than `KNOWN_AGAIN`, only late answers that follow each other more closely are
+/// counted.
 const LATE: u32 = 3;
 const KNOWN_AGAIN: u64 = 150_000;
 
-/// The pause between two trials, in a fleet of as many nodes as own keys at most.
+/// The pause between two trials, in a fleet of at most `OWNERS` nodes.
 const PAUSE: u64 = 100_000;
 const OWNERS: usize = 64;
 
-/// A peer's way is judged when it has answered so often: of an answer about a key that a node has forgotten meanwhile, it takes no note.
+/// A peer's trip is judged once it has answered this often, because a node ignores answers about keys that it has
+/// forgotten meanwhile.
 const ANSWERS: u32 = 3;
 
-/// So long a node that stands still is not judged, before and after.
+/// A node that is frozen is not judged for this long before and after.
 const AROUND: u64 = 1_000_000;
 
 /// An ask that a node waits for.
@@ -87,12 +92,12 @@ struct Open {
 }
 
 impl Open {
-    /// It is surely not answered too late before that.
+    /// An answer before this time is surely in time.
     fn surely_until(&self) -> u64 {
         self.sent + self.patience - self.patience.div_ceil(DRIFT_PART)
     }
 
-    /// It is surely answered too late after that.
+    /// An answer after this time is surely too late.
     fn at_most_until(&self) -> u64 {
         self.sent + self.patience + self.patience.div_ceil(DRIFT_PART)
     }
@@ -101,39 +106,39 @@ impl Open {
 /// What a node knows of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
-    /// When it said that it has no store, or leaves, and has lent nothing since.
+    /// When it said that it has no store or is leaving, if it has lent nothing since.
     refused: Option<u64>,
-    /// Its last answer was that it has no store.
+    /// Whether its last answer was that it has no store.
     has_none: bool,
     /// When it last answered, how often it has, and how long its quickest answer took.
     heard: u64,
     answers: u32,
     quickest: u64,
-    /// So many in a row of its answers were late, and the last of them then.
+    /// How many of its answers in a row were late, and when the last of them was due.
     late: u32,
     late_at: u64,
 }
 
 impl Peer {
-    /// Its answer has not come until then.
+    /// Takes note that its answer was due by `at` and has not come.
     fn note_late(&mut self, at: u64) {
         self.late = if at < self.late_at + KNOWN_AGAIN { self.late + 1 } else { 1 };
         self.late_at = at;
     }
 }
 
-/// Who asked, under which id, and until when it waits, as the node reckons that was asked.
+/// Who asked, under which id, and until when it waits by the reckoning of the asked node.
 type Wait = (Life, u64, u64);
 
-/// Who is in the fleet, and since when all the others know that.
+/// Who is in the fleet, and since when all others know that.
 #[derive(Debug, Default)]
 struct Fleet {
-    /// So long after a node has come all have heard of it, and it of all.
+    /// The time after which all nodes have heard of a new one, and it of all.
     known: u64,
-    /// When each node that lives has come.
+    /// When each live node has joined.
     came: Map<u32, u64>,
-    /// So many faults last by which nodes that live do not hear each other, or leave; and when the last of those that are over ended,
-    /// or a node was gone.
+    /// How many faults are under way during which live nodes do not hear each other, or leave; and when such a fault
+    /// last ended, or a node left.
     torn: u32,
     ended: u64,
 }
@@ -154,7 +159,7 @@ impl Fleet {
         }
     }
 
-    /// How many nodes there are for each owner, at least, as a node has known since then and knows now.
+    /// The least number of nodes per owner that the node has known of from `since` to now.
     fn crowd(&self, life: Life, since: u64, now: u64) -> u64 {
         let knows = |came: &u64| came.saturating_add(self.known) <= since;
         let is_torn = self.torn > 0 || self.ended > 0 && self.ended + self.known > since.min(now);
@@ -180,11 +185,11 @@ pub(super) struct Asking {
     stops: Stops,
     open: Map<Life, Vec<Open>>,
     peers: Map<(Life, Life), Peer>,
-    /// The asks that nodes let wait, by who was asked and the key.
+    /// The asks that nodes let wait, by the asked node and the key.
     waits: Map<(Life, u32), Vec<Wait>>,
     /// When a node last tried a peer that has no store.
     tried: Map<Life, u64>,
-    /// When a node last went by its share of a key.
+    /// When a node last decided by its share of a key.
     by_share: Map<(Life, u32), u64>,
     /// When a peer last lent a node tokens of a key: in true time, and by the store's clock.
     lent: Map<(Life, u32), (u64, u64)>,
@@ -248,7 +253,8 @@ impl Asking {
                 format!("key {key}: {life:?} asks {peer:?} for {ask:?}, which {why}: {known:?}")
             });
         }
-        // Under several limits it is told of all the time, as it lends nothing that ends before.
+        // Under several limits the ask gives the peer the whole time, because the peer lends nothing that ends before
+        // that.
         let way = known.quickest - known.quickest.div_ceil(DRIFT_PART).min(known.quickest);
         let is_known = known.answers >= ANSWERS && moment.at < known.heard + KNOWN_AGAIN && ask.rule.limits.len() == 1;
         if is_known && ask.terms.patience.0 > (ask.awaited.0.saturating_sub(way) + 1).max(1) {
@@ -256,7 +262,7 @@ impl Asking {
                 format!("key {key}: {life:?} tells {peer:?} of all the time that it waits, and its answers take {way} us at least: {ask:?}")
             });
         }
-        // Beside a check that the share has just answered.
+        // A trial is an ask beside a check that the share has answered at the same moment.
         if !known.has_none || self.by_share.get(&(life, key)) != Some(&moment.at) {
             return;
         }
@@ -269,7 +275,7 @@ impl Asking {
         }
     }
 
-    /// Answers that should have come since.
+    /// Counts the answers that should have come by now as late.
     fn note_late(&mut self, moment: Moment, life: Life) {
         let Some(open) = self.open.get_mut(&life) else { return };
         let is_stopped = STOPPED.when(self.stops.meet(life.0, moment.at, AROUND));
@@ -297,7 +303,8 @@ impl Asking {
             }
             return;
         }
-        // Whether an answer came in time that comes about then, the node alone knows: it is known to have nothing against the peer.
+        // Near the deadline only the node knows whether it took the answer for late, so the peer is assumed to be in
+        // its favour again.
         (known.heard, known.late, known.has_none) = (moment.at, 0, false);
         let trip = moment.at - open.sent;
         known.quickest = if known.answers == 0 { trip } else { known.quickest.min(trip) };
@@ -334,7 +341,7 @@ impl Asking {
             .add("asking", moment, || format!("key {key}: {life:?} lends {loan:?} to {peer:?} for {ask:?}, {why}"));
     }
 
-    /// A check was decided by the share.
+    /// Judges a check that was decided by the share.
     fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
         let place = (self.lives.of(request.node), request.key);
         self.by_share.insert(place, moment.at);
@@ -358,12 +365,12 @@ impl Asking {
     }
 }
 
-/// By so much less or more a node's clock may reckon the time for which an ask waits.
+/// How far off a node's clock may reckon the time for which an ask waits.
 fn until_margin(ask: &Ask) -> u64 {
     2 * ask.terms.patience.0.div_ceil(DRIFT_PART)
 }
 
-/// Whether nodes that live are taken for gone by that, or leave, of which they tell before they are gone.
+/// Whether during this fault live nodes are taken for gone, or leave (which they announce before they are gone).
 fn tears(what: &What) -> bool {
     matches!(
         what,
@@ -404,7 +411,7 @@ impl Observer for Asking {
                 {
                     self.lends(moment, life, *key, (ask, *peer), rule, loan);
                 }
-                // One that came twice waits twice, and what is known of it is of the later.
+                // An ask that came twice waits twice; only the later one is remembered.
                 self.waits.entry((life, *key)).or_default().retain(|(by, id, _)| (*by, *id) != (*peer, ask.id));
             }
             Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store } => {
@@ -471,7 +478,7 @@ mod tests {
         }
     }
 
-    /// Three answers have taken 3 ms, or the first of them 2 ms.
+    /// Three answers took 3 ms each, or the first of them 2 ms.
     #[test]
     fn who_tells_a_peer_of_the_time_that_its_answer_needs_is_seen() {
         for (first, told, answers, after, seen) in [
@@ -529,7 +536,7 @@ mod tests {
         }
     }
 
-    /// A node of a fleet of so many, which sees that before, tries one peer, and another one so much later.
+    /// Violations when a node in a fleet of `nodes`, after `before`, tries one peer and another one `pause` later.
     fn trials(nodes: u32, before: &[(u64, Seen<'_>)], pause: u64) -> usize {
         let mut history = History::new("10/1s fixed");
         let mut checker = checker(&history, nodes);
@@ -557,7 +564,8 @@ mod tests {
         assert_eq!([trials(65, &[], 199_000), trials(65, &[], 200_000)], [1, 0]);
     }
 
-    /// A fleet is as large as what all of its nodes have heard of: not of who came of late, is gone, or stood still of late.
+    /// A fleet is as large as all of its nodes know it to be: nodes that have just joined, are gone, or were frozen
+    /// lately do not count.
     #[test]
     fn who_tries_peers_too_often_is_seen_in_a_fleet_that_changes() {
         let fault = crate::plan::Fault {
@@ -582,7 +590,7 @@ mod tests {
 
     #[test]
     fn who_lends_what_nobody_can_spend_is_seen() {
-        // So long it lasts, under one limit or two; and so long after its peer began to wait.
+        // Number of limits, how long the loan lasts, and how long after the peer began to wait it is made.
         for (limits, lasts, after, seen) in [(2, 4_000, 1, 1), (1, 4_000, 1, 0), (2, 6_000, 1, 0), (1, 9_000, 5_100, 1)]
         {
             let (mut history, ask) = (History::new("10/1s fixed"), peer_ask(1, 1, 1));
@@ -626,7 +634,8 @@ mod tests {
         }
     }
 
-    /// Half a second after the loan by another clock, or while limits change, it is not judged; nor by a node's clock that is off.
+    /// Half a second after the loan a share is not judged if another clock counts the key or limits change, nor if the
+    /// node's clock is off.
     #[test]
     fn a_share_beside_a_loan_is_judged_in_runs_in_which_clocks_differ_and_limits_change() {
         for (pushed, leaps, ahead, seen) in

@@ -1,5 +1,5 @@
-//! **conservation**: each token lent to a node is spent, returned, lapsed or held, at every look.
-//! **bounded**: no table and no line grows past its bound.
+//! **conservation**: at every audit each token lent to a node is spent, returned, lapsed or held. **bounded**: no table
+//! and no line grows past its bound.
 
 use super::Found;
 use super::sheet::Sheet;

@@ -1,8 +1,9 @@
-//! **bound**: in no window, over no interval and by no estimate is more admitted than the limit.
+//! **bound**: no more than the limit is admitted in any window (fixed), over any interval (buckets) or by the estimate
+//! (sliding).
 //!
-//! More is allowed only for certain keys and windows: what a server lends that no longer owns the key; unconfirmed
-//! grants that were lost in a failover; one more limit when the store lost the key, a client reset it, or its slot
-//! moved to a master with another clock; refunds. `shares.rs` judges admissions on shares.
+//! More is allowed only for certain keys and windows: tokens that a former owner of the key lends; unconfirmed grants
+//! that were lost in a failover; one more limit when the store lost the key, a client reset it, or its slot moved to a
+//! master with another clock; refunds. `shares.rs` judges admissions on shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,10 +69,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("one-token-more"),
 };
 
-/// So long after they were asked for, tokens of a late answer that nobody waits for any more may be spent.
+/// If an answer comes after its waiters were denied, its tokens may be spent until this long after the call.
 const UNCLAIMED: u64 = 1_000_000;
 
-/// A server that is busy executes a call by so much later at most than it arrived.
+/// A busy server executes a call at most this long after it arrived.
 const BUSY: u64 = 100_000;
 
 /// One key.
@@ -79,53 +80,57 @@ const BUSY: u64 = 100_000;
 struct Key {
     rule: Option<Arc<Rule>>,
     counts: Vec<Count>,
-    /// Granted since the last failover and not confirmed, and by node and id what nobody has had an answer of yet.
+    /// Tokens granted since the last failover and not confirmed; and, by node and id, those of grants whose answers
+    /// have not arrived.
     unconfirmed: u64,
     pending: BTreeMap<(u32, u64), u64>,
-    /// What its owner counts.
+    /// The counters of its owner.
     counted: Counted,
-    /// The limits by which rates were last raised. Nodes learn of them one after another.
+    /// The limits that last raised a rate. Nodes learn of them one after another.
     raised: Option<Arc<Rule>>,
-    /// What nodes that have yet to learn of those were lent by others since the key last went by them.
+    /// Tokens lent under other limits, to nodes that have yet to learn of these, since the key was last decided under
+    /// these.
     lent_by_others: u64,
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
-    /// Then, by its clock, it became another one.
+    /// When the clock that counts the key last became another one, by the new clock.
     leapt: Option<u64>,
-    /// Refunds on their way to the store, by node and id, and the windows that they were asked in.
+    /// By node and id of calls: the windows in which the refunds that they take to the store were requested.
     refunds: BTreeMap<(u32, u64), Vec<u64>>,
 }
 
-/// What the owner of a key counts, as its last answer showed it.
+/// The counters of a key's owner, as its last answer showed them.
 #[derive(Debug, Default)]
 struct Counted {
-    /// The limits and their counters; `None` where it is not known.
+    /// The limits and their counters; `None` if unknown.
     shown: Option<(Arc<Rule>, [Counter; MAX_LIMITS])>,
-    /// A server that is no owner has lent since: it may own the key again.
+    /// Whether a server that is not the owner has lent since; it may become the owner again.
     stale: bool,
-    /// A failover has undone some of what was counted by then, and nobody has asked since.
+    /// The counters before a failover undid some of them, until the new owner answers.
     undone: Option<Option<(Arc<Rule>, [Counter; MAX_LIMITS])>>,
 }
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Bound {
-    /// A baseline forgets a key that is reset by itself.
+    /// Baselines forget a key at a reset without calling the store.
     resets_alone: bool,
     keys: Numbered<Key>,
-    /// Grants are confirmed before they are spent.
+    /// Whether grants are confirmed before they are spent.
     confirm: bool,
-    /// So much later than a call came a server may execute it that is busy, if clocks agree.
+    /// How much later than it arrived a busy server may execute a call. If the clocks of masters differ, this cannot be
+    /// told from another clock, so less is allowed.
     busy: u64,
-    /// Whoever waits so long is turned away, and what the store charged for that is late.
+    /// The timeout of checks. Tokens that the store charged for a check that has timed out come late.
     timeout: u64,
     trip: u64,
-    /// When an acquire was first sent that has not been answered yet, by node and id.
+    /// When each unanswered acquire was first sent, by node and id.
     sent: Map<(u32, u64), u64>,
-    /// Refunds that no call has taken along yet: whether what a hold was too much, and the windows that they were asked in.
+    /// Refunds that no call has taken along yet: whether they return the surplus of a hold, and the windows in which
+    /// they were requested.
     asked: Refunds<(bool, Vec<u64>)>,
-    /// Requests that give back what a hold was too much, until they are made.
+    /// Refund requests that return the surplus of holds, until they reach the node.
     of_holds: Set<u64>,
     lives: Lives,
     asides: Asides,
@@ -136,7 +141,7 @@ impl Bound {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         let confirm = plan.daemon.confirm && plan.redis.replica;
-        // What somebody waits for is spent when the store grants it, a trip before it is seen.
+        // Tokens for a waiter are charged when the store grants them, a trip before the admission is seen.
         let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
         Self {
             resets_alone: plan.brain != Brain::Rationd,
@@ -154,8 +159,8 @@ impl Bound {
         }
     }
 
-    /// A check was admitted, of which so many tokens of each limit do not count. Says what is beyond a limit, if
-    /// that was not before.
+    /// Counts an admitted check, of which `beside` tokens do not count for each limit. Returns a message if a limit is
+    /// now exceeded by more than before.
     pub(super) fn admit(
         &mut self,
         request: &Request,
@@ -170,13 +175,13 @@ impl Bound {
         let mut beyond = None;
         for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, now);
-            // What was lent by the other clock ends by that: with its window, or the one after when it
-            // was lent ahead.
+            // Tokens lent by the former clock end by that clock: with their window, or the next one if they were lent
+            // ahead.
             if LEAPT.when(key.leapt.is_some_and(|leapt| now < leapt + 2 * limit.period.0)) {
                 count.slack = count.slack.max(whole(rule));
             }
             if limit.algorithm == Algorithm::FixedFromFirst && decision.source == Source::Share && count.window <= now {
-                // Whatever opens a window in the store, those of a share are aligned.
+                // Windows of shares are aligned, also where the store's begin with the first request.
                 count.open((now / limit.period.0 + 1) * limit.period.0, now);
             }
             let before = count.excess(limit, now, self.trip);
@@ -195,16 +200,17 @@ impl Bound {
         beyond
     }
 
-    /// A slot that moves to a master with another clock is in another window at once.
+    /// Notices that another clock counts the key: after a slot's move to such a master the key is in another window at
+    /// once.
     fn follow(&mut self, key: u32, moment: Moment, now: u64, late: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let state = self.keys.of(key);
-        // A server that is busy executes late, by the same clock.
+        // A busy server executes a call late, but by the same clock.
         let known = *state.skew.get_or_insert(skew);
         let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
         if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
             state.skew = Some(skew);
-            // Back in time, perhaps: it is counted anew.
+            // The new clock may be behind, so counting begins anew.
             let before = std::mem::replace(&mut state.now, now);
             state.leapt = Some(now);
             state.counts.iter_mut().for_each(|count| *count = count.after_a_leap(before, now));
@@ -213,14 +219,15 @@ impl Bound {
         }
     }
 
-    /// A refund was asked for: it goes back to the lease or to the store.
+    /// Counts a requested refund, which goes back to the lease or to the store.
     fn refunded(&mut self, moment: Moment, request: &Request) {
         let skew = self.keys.get(request.key).and_then(|key| key.skew).unwrap_or(0);
         self.forgive(&REFUNDED, request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
     }
 
-    /// A call takes refunds to the store: those of holds, which say what they were charged in, or those of any window. What was
-    /// asked in windows that are over is credited to others for sure.
+    /// Notes which refunds a call takes to the store: those of holds, which name the window of their charge, or those
+    /// without a window. If some of them were requested in windows that are over, they are surely credited to other
+    /// windows.
     fn leaves(&mut self, node: u32, key: u32, id: u64, is_of_hold: bool) {
         let (life, asked, state) = (self.lives.of(node), &mut self.asked, self.keys.of(key));
         let windows = state.windows();
@@ -231,9 +238,9 @@ impl Bound {
         });
     }
 
-    /// It was credited to the store's windows of now, which may be others than those it was asked in.
+    /// Allows for refunds that the store credited to its present windows, if they were requested in other windows.
     fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, now: u64) {
-        // A call that comes too late, or once more, does nothing.
+        // A call that is outdated or repeated changes nothing.
         if grant.outdated || grant.replayed {
             return;
         }
@@ -248,8 +255,8 @@ impl Bound {
         }
     }
 
-    /// The store charged a bucket at once for somebody who waits, and the answer came when that one had been turned
-    /// away. Those tokens may be spent by whoever asks within a second of the call, or go back.
+    /// The store charged a bucket at once for a waiter, who had timed out when the answer came. Those tokens may be
+    /// spent by other checks within a second of the call, or go back.
     fn charged(&mut self, moment: Moment, took: u64, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
         if took < self.timeout {
             return;
@@ -267,7 +274,7 @@ impl Bound {
         }
     }
 
-    /// The store has forgotten the key, and what it had lent of the next window.
+    /// The store has lost the key, and with it what it had lent of the next window.
     fn forgotten(&mut self, key: u32, now: u64) {
         let counted = std::mem::take(&mut self.keys.of(key).counted);
         let known = counted.shown.filter(|_| !counted.stale);
@@ -286,11 +293,11 @@ impl Bound {
             }
         }
         state.counts.iter_mut().for_each(Count::forget);
-        // Nothing is counted any more.
+        // The store's counters are empty now.
         state.counted.shown = state.rule.clone().map(|rule| (rule, [Counter::default(); MAX_LIMITS]));
     }
 
-    /// The owner of a key shows what it counts, after a call.
+    /// An answer of the key's owner shows its counters.
     fn shown(&mut self, key: u32, call: &Call, grant: &Grant) {
         let (state, now) = (self.keys.of(key), grant.now.0);
         let undone = state.counted.undone.take();
@@ -305,8 +312,8 @@ impl Bound {
             let limit = &rule.limits[index];
             let missing = match before.as_ref().filter(|(of, _)| *of == call.rule && of == rule) {
                 Some((_, counters)) => {
-                    // Of a sliding window each of the two counts by itself: a return to the one before that was undone with a grant makes
-                    // up for it for as long as that one weighs, and no longer.
+                    // The two counters of a sliding window are compared one by one: a return to the previous window
+                    // that was undone makes up for an undone grant only as long as that window weighs.
                     let [after, before_that] = counts_in(&grant.counters[index], limit, now);
                     let [was, was_before] = counts_in(&counters[index], limit, now);
                     was.saturating_sub(after.saturating_sub(lent)) + was_before.saturating_sub(before_that)
@@ -317,7 +324,7 @@ impl Bound {
         });
     }
 
-    /// So many tokens of each limit do not count that were admitted in the windows at hand.
+    /// Allows `tokens` more of each limit in its present window.
     pub(super) fn beside(&mut self, key: u32, now: u64, mut tokens: impl FnMut(usize, &Limit) -> u64) {
         let key = self.keys.of(key);
         key.now = key.now.max(now);
@@ -349,7 +356,7 @@ impl Key {
         self.counts.iter().map(|count| count.window).collect()
     }
 
-    /// A key under other limits starts anew, with what was admitted if they are of the same windows.
+    /// Goes on to the limits of `rule`. What was admitted is kept if algorithms and periods stay the same.
     fn adopt(&mut self, rule: &Arc<Rule>) {
         let same = |old: &Rule| {
             old.limits.len() == rule.limits.len()
@@ -358,7 +365,7 @@ impl Key {
         match &self.rule {
             Some(old) if Arc::ptr_eq(old, rule) || old == rule => return,
             Some(old) if same(old) => {
-                // Nodes learn a change one after another: the larger of both counts meanwhile.
+                // Nodes learn of a change one after another, so the larger limit is allowed meanwhile.
                 let (is_first, mut is_raised) = (self.raised.as_ref() != Some(rule), false);
                 let aside = self.counted.shown.as_ref().filter(|(of, _)| of == old);
                 let most = if is_first { u64::MAX } else { self.lent_by_others };
@@ -366,8 +373,8 @@ impl Key {
                     let (count, is_higher) = (&mut self.counts[index], new.count > old.count);
                     let aside = aside.filter(|_| is_higher).map_or(0, |(_, counters)| counters[index].used.min(most));
                     is_raised |= is_higher;
-                    // What is forgiven of a bucket leaks, from now on. What it holds was charged in time, and takes as long as under
-                    // the old limit.
+                    // Allowance of a bucket leaks from now on. The tokens in it were charged as time, and take as long
+                    // to leak as under the old limit.
                     count.roll(old, self.now);
                     count.change_rate(old, new, RAISED.forgives(aside));
                     count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
@@ -377,7 +384,7 @@ impl Key {
                 }
             }
             old => {
-                // What was lent under the old one to somebody who waits is spent under the new one.
+                // Tokens lent under the old limit to a waiter are spent under the new one.
                 let changed = old.is_some();
                 self.counts = vec![Count::default(); rule.limits.len()];
                 for (limit, count) in rule.limits.iter().zip(&mut self.counts).filter(|_| changed) {
@@ -390,7 +397,7 @@ impl Key {
     }
 }
 
-/// What a counter says to be lent or spent of a limit, as far as it still counts then.
+/// The tokens that a counter shows as lent or spent and that still count at `now`.
 fn tokens_in(counter: &Counter, limit: &Limit, now: u64) -> u64 {
     let (at, period) = (counter.at.0, limit.period.0);
     match limit.algorithm {
@@ -414,7 +421,7 @@ fn tokens_in(counter: &Counter, limit: &Limit, now: u64) -> u64 {
     }
 }
 
-/// The same, and of a sliding window apart from it what counts of the one before.
+/// The same; for a sliding window separately for the present and the previous window.
 fn counts_in(counter: &Counter, limit: &Limit, now: u64) -> [u64; 2] {
     let tokens = tokens_in(counter, limit, now);
     let is_open = limit.algorithm == Algorithm::Sliding && now / limit.period.0 * limit.period.0 == counter.at.0;
@@ -427,13 +434,13 @@ fn counts_in(counter: &Counter, limit: &Limit, now: u64) -> [u64; 2] {
     }
 }
 
-/// Most of what one limit ever admits at once.
+/// The largest number of tokens that a limit of the rule admits at once.
 fn whole(rule: &Rule) -> u64 {
     rule.limits.iter().map(|limit| limit.capacity()).max().unwrap_or(0)
 }
 
 impl Bound {
-    /// Takes note of all that excuses something, and of no admission.
+    /// Takes note of events that allow more; it counts no admissions.
     pub(super) fn excuse(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(request.key, moment, store.0, 0);
@@ -470,7 +477,7 @@ impl Bound {
                         self.keys.of(*key).pending.insert((*node, call.id), grant.granted);
                     }
                 }
-                // A former owner may go by another clock, and windows are the owner's.
+                // A former owner may have another clock, but windows are judged by the owner's.
                 let owners = self.keys.of(*key).skew.map(|skew| moment.store.0.wrapping_add(skew));
                 let now = owners.filter(|_| *stale).unwrap_or(grant.now.0);
                 if let Op::Refund { .. } = call.op {
@@ -506,7 +513,7 @@ impl Bound {
                             }
                         }
                         if order.window.is_next() {
-                            // In the next window they are spent, and not in this one.
+                            // They are spent in the next window, not in this one.
                             let lost = if grant.replayed { 0 } else { granted };
                             state.counts[0].lose_of_ahead(STALE.forgives(lost));
                         } else {
@@ -601,7 +608,7 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "bound");
     }
 
-    /// Both leave at once, after the window in which the one of any window was asked for.
+    /// Both leave together, after the end of the window in which the refund without a window was requested.
     #[test]
     fn a_refund_of_any_window_beside_one_of_a_hold_is_forgiven_where_it_is_credited() {
         for (taken, most) in [(4, 17), (0, 13)] {
@@ -646,7 +653,7 @@ mod tests {
         assert_eq!(checker.violations().len(), 1);
     }
 
-    /// By who is no owner any more: in the next window they may be spent beside the limit, and in this one none.
+    /// A former owner lends ahead: its tokens may be spent beside the limit in the next window, and not in this one.
     #[test]
     fn what_a_former_owner_lent_ahead_is_excepted_in_the_next_window_only() {
         for (at, most) in [(1, 10), (3, 13)] {
@@ -662,7 +669,7 @@ mod tests {
         }
     }
 
-    /// What may be admitted in a window after `lose`, when 10 of it were: the limit is 10.
+    /// How much may be admitted in a window after `lose`, when all 10 of the limit were admitted before.
     fn most_after(lose: impl Fn(&mut History, &mut Bound)) -> u64 {
         most_of("10/1s fixed", lose)
     }
@@ -722,7 +729,7 @@ mod tests {
         );
     }
 
-    /// A failover undoes three grants, and as many tokens that went back to the window before.
+    /// A failover undoes three grants, and a return of as many tokens to the previous window.
     #[test]
     fn what_a_failover_undid_of_a_sliding_window_is_not_made_up_for_by_the_one_before() {
         let undone = Seen::Undone { key: 0, store: Timestamp(1_800_000_000_000_002) };
@@ -738,8 +745,8 @@ mod tests {
         }
     }
 
-    /// Nine tokens are in a bucket whose rate is doubled, of which the store has charged all or has set four aside; some nodes
-    /// go by the old rate once more. What was charged takes as long as before.
+    /// A bucket of nine tokens, all charged or four of them set aside, has its rate doubled, and some nodes use the old
+    /// rate once more. Tokens that were charged take as long to leak as before.
     #[test]
     fn what_is_set_aside_when_a_rate_is_raised_leaks_at_the_new_one() {
         for (aside, most) in [(0, 3), (4, 7)] {
@@ -763,9 +770,9 @@ mod tests {
         }
     }
 
-    /// A node that has yet to learn that a rate was doubled is lent four more tokens and spends them. Another one that goes by the new
-    /// rate is lent what the bucket has room for beside them, as if they cost what tokens cost now; then they are charged at the old
-    /// rate, once.
+    /// A node that has yet to learn of a doubled rate is lent four more tokens and spends them. Another one that knows
+    /// the new rate is lent what the bucket has room for beside them, as if they cost what tokens cost now; then they
+    /// are charged at the old rate, once.
     #[test]
     fn what_is_lent_by_the_old_rate_once_it_was_raised_leaks_at_the_new_one() {
         let rule = |limit| Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));

@@ -1,8 +1,9 @@
-//! **conservation** and **bound** of buckets, as the store keeps them. What was lent is either set aside or charged,
-//! and decreases only by what a call took back; what is lent fits into the bucket; and no node spends of an account
-//! that the store has closed.
+//! **conservation** and **bound** of buckets in the store. Lent tokens are either set aside or charged, and their sum
+//! decreases only by what a call took back; a grant fits into the bucket; and no node spends tokens of an account that
+//! the store has closed.
 //!
-//! One sum expresses all of that: the theoretical arrival time, plus the time that the tokens set aside will cost.
+//! All of that is judged by one sum: the theoretical arrival time (TAT), plus the time that the tokens set aside will
+//! cost.
 
 use std::collections::BTreeMap;
 
@@ -79,46 +80,49 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Costs are rounded up to whole microseconds.
 const ROUNDED: i128 = 2;
 
-/// What a node's record in a hash is called, before its name.
+/// The prefix of a node's record in a hash, before its name.
 const RECORD: &str = "n:";
 
-/// A call charges a bucket so often at most: what two periods left open, what its node had spent, and what waits.
+/// The most charges that one call makes, each of which may be rounded: for two account periods that have ended, for
+/// what its node has spent, and for waiters.
 const CHARGES: i128 = 4;
 
 /// One limit as the store last showed it.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     limit: Limit,
-    /// Theoretical arrival time, and tokens set aside, as of that time of the store's clock.
+    /// TAT and tokens set aside at the time `now` of the store's clock.
     tat: u64,
     aside: u64,
     now: u64,
-    /// When some of that was set aside last, at the latest.
+    /// The latest time at which some of them may have been set aside.
     opened: u64,
 }
 
-/// What a node was lent of a bucket, as its calls left it.
+/// The tokens of a bucket that a node has been lent, after its latest call.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// The latest acquire, what that charged at once, and what is set aside for the node.
+    /// The latest acquire, the tokens that it charged at once, and those set aside for the node.
     order: u64,
     at_once: u64,
     open: u64,
-    /// When that was, by the store's clock.
+    /// The time of the latest call by the store's clock.
     at: u64,
 }
 
-/// States of an account that a failover may bring back.
+/// How many earlier states of an account are kept, which a failover may bring back.
 const PAST: usize = 4;
 
 /// A node's account of a key.
 #[derive(Clone, Debug, Default)]
 struct Accounts {
-    /// As the owner has it; and with what a former owner lent, or without what a failover undid.
+    /// The account by the owner's calls; and as it is if calls to a former owner count as well, or if those that a
+    /// failover undid do not.
     now: [Account; 2],
-    /// As it was before the latest calls.
+    /// Its states before the latest calls.
     past: [Account; PAST],
-    /// The key's owner may have another one: a failover has undone the latest calls, or a former owner has executed some.
+    /// Whether the owner's record may differ, because a failover undid the latest calls or a former owner executed
+    /// some.
     unsure: bool,
 }
 
@@ -128,9 +132,10 @@ impl Accounts {
         self.past[0] = self.now[0];
     }
 
-    /// A failover has undone the latest calls, nobody knows how many: the account of which most goes back counts, too.
+    /// A failover has undone an unknown number of the latest calls: the earlier state from which most goes back is
+    /// possible, too.
     fn undo(&mut self) {
-        // Of several the latest, which is the last in this order.
+        // `max_by_key` takes the last of equal ones, which is the latest state in this order.
         let most = self.past.iter().rev().max_by_key(|account| account.open + account.at_once);
         self.now[1] = most.copied().unwrap_or_default();
     }
@@ -141,16 +146,17 @@ impl Accounts {
 pub(super) struct Bucket {
     /// Baselines keep no accounts.
     accounts: bool,
-    /// It begins in the midst of keys' lives: what a node was lent before its first acquire it does not know.
+    /// Whether it begins in the middle of a run, and so does not know what nodes were lent before their first acquires.
     midway: bool,
     lives: Lives,
-    /// By key and place.
+    /// By key and position of the limit.
     shown: BTreeMap<(u32, usize), Shown>,
-    /// By key: when something was set aside last, by whatever server.
+    /// By key: when any server last set something aside.
     opened: Map<u32, u64>,
-    /// By key: until when, by the store's clock, accounts may be such as scripts of the build before have taken for lapsed.
+    /// By key: until when, by the store's clock, there may be accounts that scripts of the previous build have taken
+    /// for lapsed.
     mixed: Map<u32, u64>,
-    /// When the store closes what it last opened, on its clock.
+    /// When the store closes the account that it last opened, by its clock.
     open: Map<(Life, u32), u64>,
     /// By key and node.
     lent: BTreeMap<(u32, u32), Accounts>,
@@ -160,13 +166,13 @@ pub(super) struct Bucket {
 }
 
 impl Shown {
-    /// Both in one number: microseconds times the count of the limit.
+    /// TAT and tokens set aside as one number: microseconds times the count of the limit.
     fn sum(&self) -> i128 {
         let (count, period) = (i128::from(self.limit.count), i128::from(self.limit.period.0));
         i128::from(self.tat) * count + i128::from(self.aside) * period
     }
 
-    /// By then all of it has leaked, whenever it is charged.
+    /// Whether all of it has leaked by `now`, whenever it was charged.
     fn is_over(&self, now: u64, rule: &Rule) -> bool {
         let last = if self.aside > 0 { closes(self.opened, rule).max(self.tat) } else { self.tat };
         let more = i128::from(last - self.tat) * i128::from(self.limit.count);
@@ -175,16 +181,16 @@ impl Shown {
 }
 
 impl Shown {
-    /// The most that it may come to by a call of a node that had such an account.
+    /// The highest sum that a call of a node with this account may lead to.
     fn most(&self, index: usize, call: &Call, grant: &Grant, account: &Account, acts: bool) -> i128 {
         let (count, period) = (i128::from(self.limit.count), i128::from(self.limit.period.0));
         let now = grant.now.0;
-        // What nodes had when their accounts lapsed was charged then.
+        // Tokens in accounts that lapsed were charged at that time.
         let lasts = call.rule.account_period().0;
         let lapsed = if self.aside > 0 && now / lasts > self.now / lasts { now / lasts * lasts } else { 0 };
         let is_over = account.at == 0 || now >= closes(account.at, &call.rule);
         let (mut latest, mut tokens) = (lapsed, change(call, grant, acts));
-        // What comes back into a full bucket.
+        // Tokens that come back into a full bucket.
         let mut back = 0;
         match call.op {
             Op::Acquire(order) if acts => {
@@ -218,15 +224,15 @@ impl Shown {
     }
 }
 
-/// When an account of then is closed.
+/// When an account that was opened at `now` is closed.
 fn closes(now: u64, rule: &Rule) -> u64 {
     let period = rule.account_period().0;
     (now / period + 2) * period
 }
 
 impl Account {
-    /// What goes back with a void order: what it was lent, and whatever else the account has that by the node's word was
-    /// not spent, as a return that took it along may never have arrived.
+    /// The tokens that go back with a void order: those that the order was lent, and those of the account that the node
+    /// says were not spent, because a return that took them along may never have arrived.
     fn freed(&mut self, call: &Call, grant: &Grant) -> u64 {
         match call.op {
             Op::Acquire(order) => {
@@ -235,7 +241,7 @@ impl Account {
                 *self = Self { order: call.id, at_once, open, at: grant.now.0 };
                 0
             }
-            // A key that has begun anew has no such account, and what is said of it is heard by nobody.
+            // A key that has begun anew has no such account, so the store ignores the call.
             Op::Return { voids, epoch, .. } if epoch != grant.epoch && (epoch != 0 || voids.is_none()) => {
                 *self = Self::default();
                 0
@@ -282,9 +288,9 @@ impl Bucket {
         }
     }
 
-    /// What goes back, once, with an order that a node says is void, beside what the call says. A server that was cut off
-    /// and is the owner again has what it lent meanwhile: each node has an account with and without that, and the one of
-    /// which more goes back counts.
+    /// The tokens that go back, once, with an order that a node declares void, beside what the call says. A server that
+    /// was cut off and becomes the owner again has what it lent meanwhile: so each node has an account with and without
+    /// that, and the one from which more goes back counts.
     fn freed(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, stale: bool) -> u64 {
         if grant.replayed || grant.outdated {
             return 0;
@@ -312,7 +318,7 @@ impl Bucket {
                 continue;
             }
             let (counter, now) = (kept.counters[index], grant.now.0);
-            // Of what is not known any more it is known when anything of the key was set aside last.
+            // If the previous state is not known, it is at least known when anything of the key was last set aside.
             let latest = || self.opened.get(&key).copied().unwrap_or(now);
             let before = self.shown.get(&(key, index)).filter(|_| !opens(call, grant));
             let opened = before.map_or_else(latest, |before| before.opened);
@@ -320,10 +326,10 @@ impl Bucket {
             let before = self.shown.insert((key, index), after).filter(|before| before.limit == *limit);
             let acts = !grant.replayed && !grant.outdated;
             let lends = acts && matches!(call.op, Op::Acquire(_)) && grant.granted > 0;
-            // A node that is alone with a key is lent what comes soon; whether it waits for that is for other
-            // checkers to see.
+            // A node that alone uses a key is also lent tokens that are soon to come; other checkers judge whether it
+            // waits for them.
             let soon = if ALONE.when(grant.nodes == 1) { AHEAD.0 } else { 0 };
-            // What silent nodes may hold has to fit beside it.
+            // Tokens that silent nodes may hold have to fit into the bucket, too.
             let beside = Shown { aside: grant.counters[index].used, ..after };
             if lends && level(&beside) > i128::from(limit.depth().0) + i128::from(soon) + ROUNDED {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
@@ -331,7 +337,7 @@ impl Bucket {
             let is_known = call.op != Op::Reset && !LEAPS.when(is_unknown);
             let Some(before) = before.filter(|before| is_known && !before.is_over(now, &call.rule)) else { continue };
             let least = before.sum() + (change(call, grant, acts) - i128::from(freed)) * i128::from(limit.period.0);
-            // A full bucket holds no more, and loses what is put on top.
+            // A full bucket loses refunds for which it has no room.
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
             let worth = u128::from(taken) * u128::from(limit.period.0) / u128::from(limit.count) + 1;
             let is_full = u128::from(after.tat) + worth >= u128::from(now + limit.depth().0);
@@ -356,7 +362,7 @@ impl Bucket {
         }
     }
 
-    /// The store has dropped the records of some nodes, or of all.
+    /// Notes that the store has dropped the records of some nodes, or of all.
     fn drop_records(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran) {
         if !self.names.contains_key(&*ran.node) {
             self.names.insert(ran.node.to_string(), node);
@@ -370,7 +376,7 @@ impl Bucket {
         }
     }
 
-    /// What is open of a node's account from here on.
+    /// Notes until when the node's account is open.
     fn account(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) && has_bucket(&call.rule) {
             let open = self.open.entry((life, key)).or_default();
@@ -379,7 +385,7 @@ impl Bucket {
     }
 }
 
-/// What a node neither has nor is lent is set aside for nobody.
+/// Whether the call leaves tokens set aside for the node: those that it holds or is lent.
 fn opens(call: &Call, grant: &Grant) -> bool {
     match call.op {
         Op::Acquire(order) => order.held > 0 || grant.granted > 0,
@@ -388,13 +394,14 @@ fn opens(call: &Call, grant: &Grant) -> bool {
     }
 }
 
-/// Microseconds that are charged or set aside.
+/// How full the bucket is, in microseconds.
 fn level(shown: &Shown) -> i128 {
     let aside = i128::from(shown.aside) * i128::from(shown.limit.period.0) / i128::from(shown.limit.count);
     i128::from(shown.tat.saturating_sub(shown.now)) + aside
 }
 
-/// The call as it counts: where nodes are silent, or were lately, what it reports as spent counts as spent now.
+/// The call as the store counts it: if nodes are silent or were so lately, tokens that it reports as spent count as
+/// spent now.
 fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran) -> Call {
     let hash = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier);
     let is_late = hash.is_some_and(|hash| hash.silence(limit, grant.now).2);
@@ -405,7 +412,7 @@ fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran) -> Call {
     call
 }
 
-/// What is charged for nodes that are silent, and what the node that calls says that it owes.
+/// The charges for silent nodes and for what the calling node says that it owes.
 fn silence(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran) -> i128 {
     let Some(hash) = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier) else { return 0 };
     let (charge, tokens, _) = hash.silence(limit, grant.now);
@@ -422,7 +429,7 @@ fn has_bucket(rule: &Rule) -> bool {
     rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
 }
 
-/// By how many tokens the sum rises at least.
+/// The least number of tokens by which the sum rises.
 fn change(call: &Call, grant: &Grant, acts: bool) -> i128 {
     match call.op {
         Op::Acquire(_) if acts => grant.granted.into(),
@@ -457,7 +464,7 @@ impl Observer for Bucket {
                 self.shown.retain(|(other, _), _| other != key);
                 let undone = matches!(seen, Seen::Undone { .. });
                 if undone && self.midway {
-                    // What there was before may be there again.
+                    // Accounts of before this checker's beginning may be back.
                     self.lent.retain(|(other, _), _| other != key);
                 }
                 let accounts = self.lent.range_mut((*key, 0)..=(*key, u32::MAX));
@@ -529,8 +536,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
-    /// The clock is five seconds ahead from the first second on: until twice the three in which the bucket fills up, two and the
-    /// four of an account after that.
+    /// The clock is five seconds ahead from the first second on. Judging begins again after that: twice the three
+    /// seconds in which the bucket fills up, two more, and the four of an account.
     #[test]
     fn more_than_the_bucket_holds_is_seen_by_another_clock_too() {
         for (at, seen) in [(13 * SECOND - 1, 0), (13 * SECOND, 1)] {
@@ -545,7 +552,7 @@ mod tests {
         }
     }
 
-    /// An acquire of before the change may be handed back after it.
+    /// Tokens of an acquire before the change may be handed back after it.
     #[test]
     fn a_node_is_judged_from_its_first_acquire_on_after_a_change_of_limits() {
         for (changes, seen) in [(true, 0), (false, 1)] {
@@ -565,7 +572,7 @@ mod tests {
         }
     }
 
-    /// What it was lent before may go back with that, or is in its account.
+    /// Tokens that it was lent before may go back with that acquire, or are in its account.
     #[test]
     fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {
         for (midway, asks, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
@@ -596,7 +603,8 @@ mod tests {
         }
     }
 
-    /// It shows that it owes all that it can, or a thousandth less, and a millisecond later it owes as much for a millisecond longer.
+    /// The bucket shows the largest debt that it can show, or a thousandth less; a millisecond later it shows the same,
+    /// so its TAT has moved by a millisecond.
     #[test]
     fn a_bucket_that_owes_more_than_it_shows_may_show_that_for_longer() {
         for (short, seen) in [(0, 0), (3_000, 1)] {
@@ -640,7 +648,7 @@ mod tests {
 
     #[test]
     fn what_a_failover_undid_goes_back_once_more() {
-        // Without one the store sets it aside twice, and takes it back twice.
+        // Without a failover the same is a violation: set aside twice and taken back twice.
         for (undone, seen) in [(true, 0), (false, 2)] {
             let mut history = History::new("10/1s burst 30");
             let mut checker = Bucket::new(&history.setting());
@@ -663,10 +671,10 @@ mod tests {
     fn more_than_the_bucket_holds_is_seen() {
         let mut history = History::new("10/1s");
         let mut checker = Bucket::new(&history.setting());
-        // The bucket is charged for a second already.
+        // The bucket is already charged with one second's tokens.
         history.executed(&mut checker, SECOND, 1);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-        // A node that is alone may be lent what comes within half a second, and no more.
+        // A node that is alone may be lent the tokens of the next half second, and no more.
         history.used = 16;
         history.executed(&mut checker, SECOND, 2);
         assert_eq!(checker.violations()[0].invariant, "bound");

@@ -1,8 +1,8 @@
-//! **no-free-budget**: what a node tells the store of itself is so. What it says that it was lent of a
-//! window, which a store that lost its data counts again, is no more and no less than the store has
-//! lent it; what it says of a bucket, which such a store charges again, is no less than the store has shown and the node has
-//! spent since; what it admitted on its share it asks for, before anything else, when the store is
-//! back; and an acquire that it has given up it says to be void before it asks for more.
+//! **no-free-budget**: what a node's calls claim about itself is true. A store that lost its data restores it from
+//! these claims: so the tokens that a node says it was lent of a window are no more and no less than the store has lent
+//! it, and what it says of a bucket is no less than the store has shown and the node has spent since. When the store is
+//! back, a node first asks for what it admitted on its share; and it declares an acquire that it has given up void
+//! before it asks for more.
 
 use std::collections::BTreeMap;
 
@@ -59,34 +59,34 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("known-not-sent"),
 };
 
-/// A node knows a boundary of the store's clock to the longest trip and so much.
+/// A node knows the store's clock to within the longest trip and this much more.
 const DOUBT: u64 = 10_000;
 
-/// A node's clock may drift by a 5,000th of the time, and it allows for as much once more.
+/// Clocks drift by one part in 5,000 at most, and a node allows for twice that.
 const DRIFTS: u64 = 2_500;
 
-/// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long. By a clock that is five
-/// seconds behind the one before windows are open again of which it had counted many since.
+/// How many windows of each limit of a key are remembered. If the new clock of a key is five seconds behind the old
+/// one, many short windows have been counted since the one that is open again.
 const WINDOWS: usize = 64;
 
-/// What the store lent a node of one window: at most, and surely.
+/// The tokens of one window that the store has lent a node: at most, and surely.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     most: u64,
     sure: u64,
-    /// When it was last lent of, in true time: clocks leap.
+    /// When it last lent some, in true time, because clocks leap.
     at: u64,
 }
 
-/// A node remembers a key for so long at least.
+/// A node remembers a key for at least this long.
 const REMEMBERED: u64 = 2_000_000;
 
-/// An acquire, as far as its node knows what became of it.
+/// The latest acquire of a key, and what its node knows of its outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     id: u64,
-    /// How often it was sent, and whether it left: one that was sent again the store may have executed. One that was not
-    /// was refused.
+    /// How often it was sent, and whether it left. The store may have executed one that was sent again; one that was
+    /// not sent again was refused.
     sendings: u32,
     left: bool,
     /// When it was sent last.
@@ -95,10 +95,10 @@ struct Order {
     is_settled: bool,
 }
 
-/// What a node knows of a bucket at least.
+/// The least that a node has to claim about a bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owes {
-    /// The theoretical arrival time that the store has shown, and what may have been credited to it since.
+    /// The TAT that the store has shown, and the tokens that may have been credited to it since.
     at: u64,
     credited: u64,
 }
@@ -106,27 +106,28 @@ struct Owes {
 /// A key in one life of a node.
 #[derive(Clone, Debug, Default)]
 struct Account {
-    /// By a bucket's place; and when the store gave the latest answer that was heard.
+    /// By position of a bucket's limit; and when the store gave the latest of the answers that have arrived.
     buckets: BTreeMap<usize, Owes>,
     shown_at: u64,
-    /// What the store takes for held of buckets, and until when all of it counts, by its clock.
+    /// The tokens of buckets that the store takes the node to hold, and until when all of them count, by the store's
+    /// clock.
     open: Option<(u64, u64)>,
     order: Order,
-    /// The order that the store was told is void and has not answered; 0: none.
+    /// The order that was declared void by a call without an answer yet; 0 if there is none.
     voiding: u64,
     /// By limit, and `Counter::at` of the window.
     lent: BTreeMap<(usize, u64), Lent>,
     /// The latest acquire.
     latest: u64,
-    /// When the store gave the latest answer that was heard, and the epoch in it.
+    /// When the store gave the latest of the answers that have arrived, and the epoch in it.
     epoch: (u64, u64),
-    /// The window in which the share was last spent, and how much of it is not paid.
+    /// The window in which the share was last spent from, and how much of that is not paid.
     owes: (u64, u64),
-    /// How long the latest answer was under way, and when it came: the node knows the store's clock to that, and to how far clocks
-    /// have drifted apart since.
+    /// How long the latest answer was under way, and when it came: the node knows the store's clock to within that trip
+    /// and the drift since.
     trip: u64,
     answered: u64,
-    /// How far the clock that the node goes by is ahead of true time: that of its last answer.
+    /// How far the store's clock, by the last answer that the node heard, is ahead of true time.
     skew: Option<u64>,
 }
 
@@ -134,15 +135,16 @@ struct Account {
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     is_on: bool,
-    /// Nodes whose keys may have had to make room for others.
+    /// Nodes that may have dropped keys to make room for others.
     crowded: Set<u32>,
     stops: Stops,
-    /// Clocks of masters differ, and slots move from one to another.
+    /// Whether the clocks of masters differ and slots move from one to another.
     leaps: bool,
-    /// What began before that, in true time, it has not seen; 0: it has seen all. And by how much clocks are set back in all.
+    /// When this checker began to see events, in true time; 0 if at the start. And by how much clocks are set back in
+    /// all.
     blind: u64,
     back: u64,
-    /// Nodes know the store's windows by their own clocks.
+    /// Whether the clocks of nodes and of the store agree.
     keeps_time: bool,
     doubt: u64,
     lives: Lives,
@@ -150,17 +152,17 @@ pub(super) struct Claims {
     sent: Ids,
     settled: Ids,
     accounts: Map<(Life, u32), Account>,
-    /// Holds that a share admitted, with who owes that, and the window; 0: not known.
+    /// Holds that a share admitted, with the node and key that owe them, and the window (0 if not known).
     holds: Map<u64, ((Life, u32), u64)>,
     alone: Option<((Life, u32), u64)>,
-    /// How far the clock of a key's owner is ahead of true time: as the latest decision has shown it, or before the first, the first answer of
-    /// the store, give or take the way of that.
+    /// How far the clock of a key's owner is ahead of true time, by the latest decision; before the first one, by the
+    /// store's first answer, to within its trip.
     skews: Numbered<Option<u64>>,
     found: Found,
 }
 
 impl Account {
-    /// The window of a limit that is open by any clock, and what was lent of it.
+    /// The window of a limit that is open by any clock, and the tokens lent of it.
     fn surely_open(&self, index: usize, limit: &Limit, now: u64, doubt: u64) -> Option<(u64, Lent)> {
         let of = |at: u64| self.lent.get(&(index, at)).map(|lent| (at, *lent));
         match limit.algorithm {
@@ -173,8 +175,8 @@ impl Account {
         }
     }
 
-    /// What is wrong with what the node says of a bucket: that is the time that the store has shown, or a later one, and what it holds and
-    /// what it has spent since are together all that it was lent.
+    /// What is wrong with a node's claim about a bucket, if anything. It has to name the TAT that the store has shown
+    /// or a later one, and the tokens that it holds and has spent since have to be all that it was lent.
     fn bucket(&self, index: usize, limit: &Limit, order: &Acquire, known: Known, by: u64) -> Option<String> {
         let owes = self.buckets.get(&index)?;
         let least = owes.at.saturating_sub(gcra::cost(limit, owes.credited).0);
@@ -183,8 +185,8 @@ impl Account {
         is_wrong.then(|| format!("holds {}, and has {owes:?} and was lent {lent}", order.held))
     }
 
-    /// The store has shown the counters of buckets. Only an answer to the latest acquire surely counts for the node, and only under the
-    /// epoch that it asked under.
+    /// Notes the counters of buckets in an answer. A node surely adopts only the answer to its latest acquire, and only
+    /// under the epoch with which it asked.
     fn shown(&mut self, call: &Call, grant: &Grant) {
         let order = if let Op::Acquire(order) = &call.op { Some(order) } else { None };
         let order = order.filter(|order| order.epoch == grant.epoch || order.epoch == 0);
@@ -210,7 +212,7 @@ impl Account {
         }
     }
 
-    /// So many tokens may be credited to buckets.
+    /// Notes that `tokens` may be credited to buckets.
     fn credit(&mut self, tokens: u64) {
         self.buckets.values_mut().for_each(|owes| owes.credited += tokens);
     }
@@ -250,14 +252,15 @@ impl Claims {
         self.accounts.entry((life, key)).or_default()
     }
 
-    /// The clock of a key's owner; where it may be another at once, as the node heard of it last.
+    /// The time by the clock of a key's owner; where another clock may count the key at once, by the clock that the
+    /// node last heard.
     fn now(&self, moment: Moment, life: Life, key: u32) -> u64 {
         let heard = self.accounts.get(&(life, key)).and_then(|account| account.skew).filter(|_| self.leaps);
         moment.store.0.wrapping_add(heard.or(self.skews.get(key).copied().flatten()).unwrap_or(0))
     }
 
-    /// A node goes by the clock of an answer from here on. What was over by the one that it went by
-    /// before it has forgotten, and of a share it is in another window.
+    /// A node uses the clock of this answer from now on. It has forgotten windows that were over by its previous clock,
+    /// and its share is in another window.
     fn heard(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let (over, fresh) = (self.now(moment, life, key) + self.doubt, grant.now.0.wrapping_sub(moment.store.0));
         let doubt = self.doubt;
@@ -274,7 +277,7 @@ impl Claims {
         }
     }
 
-    /// The order of that id was answered, or is said to be void.
+    /// Notes that this order was answered or declared void.
     fn settle(&mut self, life: Life, key: u32, id: u64) {
         let order = &mut self.account(life, key).order;
         order.is_settled |= order.id == id;
@@ -290,16 +293,16 @@ impl Claims {
         let doubt = doubt.max(account.trip + DOUBT) + (moment.at - account.answered) / DRIFTS;
         account.latest = call.id;
         if order.epoch == 0 {
-            // The key had been forgotten: a slot lives only while it is of use.
+            // The node had dropped the key, as nothing used it any more.
             account.lent.clear();
             (account.skew, account.open, account.shown_at) = (None, None, 0);
             account.buckets.clear();
         }
-        // Of what was lent ahead the store could not tell which window had it.
+        // An acquire ahead is not declared void, as the store could not tell the window of its tokens.
         let is_remembered = !order.window.is_next() && !TWO_VOID.when(account.voiding != 0);
         let id = if is_remembered { call.id } else { 0 };
         let before = std::mem::replace(&mut account.order, Order { id, ..Order::default() });
-        // A slot that was forgotten knows nothing of what was asked for before.
+        // A node that had dropped the key knows nothing of earlier acquires.
         let unsaid = before.left && before.sendings > 1 && !before.is_settled && order.epoch != 0;
         let mut wrong =
             unsaid.then(|| format!("key {key}: {life:?} asks again and has not said that {before:?} is void"));
@@ -318,18 +321,18 @@ impl Claims {
             let too_much = known.used > lent.most && !is_unseen;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && !DOUBT_EDGE.when(now + doubt >= end.0);
-            // Where another window is named, or none, the one that is surely open is looked up.
+            // If the claim names another window or none, it is compared with the one that is surely open.
             let unsaid = account.surely_open(index, limit, now, doubt).filter(|(at, _)| *at != known.at.0);
             let silent = !forgets && unsaid.is_some_and(|(_, lent)| lent.sure > 0);
             if too_much || too_little || silent {
                 wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
             }
         }
-        // Where it was charged for a waiter who did not get it, that charge is taken back.
+        // If these tokens were charged for a waiter who did not get them, that charge is taken back.
         account.credit(order.held);
         let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
         let (owed_in, owed) = account.owes;
-        // Who only looks whether the store answers pays when it is lent something.
+        // A probe only checks whether the store answers; the node pays with its next grant.
         let is_probe = order.claim.is_some_and(|claim| claim.is_probe());
         if !order.window.is_next() && !is_probe && open == Some(owed_in) && order.need < owed {
             wrong = Some(format!("key {key}: {life:?} owes {owed} of {owed_in}: {order:?}"));
@@ -353,8 +356,8 @@ impl Claims {
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
             let lent = account.lent.entry((index, at)).or_default();
             (lent.most, lent.at) = (lent.most + granted, moment.at);
-            // Another one has left since: it may have been given up. And what was lent before a loss or
-            // a reset that the node has heard of is void.
+            // If another acquire has left since, this one may have been given up. And tokens lent before a loss or a
+            // reset of which the node has heard are void.
             let void = ahead || account.latest != call.id || account.epoch.1 != grant.epoch;
             lent.sure += if void { 0 } else { granted };
             let windows = account.lent.range((index, 0)..(index + 1, 0));
@@ -366,8 +369,8 @@ impl Claims {
         account.owes.1 = account.owes.1.saturating_sub(granted);
     }
 
-    /// A node that is lent tokens of another window forgets what it was lent of the one it knew; where
-    /// slots move between clocks any answer may show another.
+    /// A node forgets what it was lent of a window when it is lent tokens of another one; where slots move between
+    /// clocks, any answer may name another window.
     fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
         if !matches!(call.op, Op::Acquire(_)) && !self.leaps {
             return;
@@ -390,16 +393,16 @@ impl Claims {
         }
     }
 
-    /// A check was admitted on the share.
+    /// Notes a check that was admitted on the share.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let (life, doubt) = (self.lives.of(request.node), self.doubt);
         let now = self.now(moment, life, request.key);
-        // Near a boundary it may be owed of either window; what comes back of it pays for what is owed by then.
+        // Near a boundary it may be owed in either window; a refund of it then reduces what is owed at that time.
         self.alone = Some(((life, request.key), 0));
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let keeps_time = self.keeps_time;
         let account = self.account(life, request.key);
-        // Without any answer a node goes by its own clock.
+        // A node without any answer uses its own clock.
         if account.lent.is_empty() && !keeps_time {
             return;
         }
@@ -410,7 +413,7 @@ impl Claims {
         self.alone = Some(((life, request.key), end));
     }
 
-    /// What a share admitted and was settled for less is not owed.
+    /// The surplus of a hold that a share admitted is not owed.
     fn hold(&mut self, id: u64, holding: &Holding<'_>) {
         match holding {
             Holding::Kept { .. } => {
@@ -446,14 +449,14 @@ fn set_back(plan: &Plan) -> u64 {
     back.sum()
 }
 
-/// The longest period of those limits of a rule that are windows: shares go by them, however the store
-/// counts.
+/// The longest period among a rule's limits that are windows. Debts of shares are kept in aligned windows of this
+/// length, whatever kind of window the store counts.
 fn windowed(rule: &Rule) -> Option<u64> {
     let windows = rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra);
     windows.map(|limit| limit.period.0).max()
 }
 
-/// The end of the window that is open by any clock.
+/// The end of the aligned window that is open by any clock, if it is one.
 fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
     let end = |now: u64| (now / period + 1) * period;
     (end(now - doubt) == end(now + doubt)).then(|| end(now))
@@ -505,11 +508,11 @@ impl Observer for Claims {
                     (order.sendings, order.left, order.sent) = (order.sendings + 1, order.left || *sent, moment.at);
                 }
             }
-            // What a peer lends pays first for what the share has admitted.
+            // A loan first pays for what the share has admitted.
             Seen::PeerHeard { node, incarnation, key, answer: Ok(loan), .. } => {
                 let account = self.account((*node, *incarnation), *key);
                 account.owes.1 = account.owes.1.saturating_sub(loan.tokens);
-                // It shows what the peer knows, which may be older, and the node goes by that.
+                // A loan shows what the peer knows, which may be older, and the node adopts it.
                 for (index, owes) in &mut account.buckets {
                     owes.at = owes.at.min(loan.counters[*index].at.0);
                 }
@@ -530,7 +533,7 @@ impl Observer for Claims {
                 let (trip, fresh) = (self.trips.latest(), (grant.now.0, grant.epoch));
                 let may_go_back = (self.leaps && grant.reset).then_some(self.doubt);
                 let account = self.account(life, *key);
-                // By a clock that was set back a reset is of before what it resets.
+                // If the store's clock was set back, the epoch of a reset is smaller than the one before.
                 let is_back = may_go_back.is_some_and(|doubt| fresh.0 + doubt < account.epoch.0);
                 account.epoch = if is_back { fresh } else { account.epoch.max(fresh) };
                 (account.trip, account.answered) = (trip, moment.at);
@@ -595,7 +598,8 @@ mod tests {
         }
     }
 
-    /// Of a window of each kind that is surely open a node that was lent some says nothing, or names another one.
+    /// A node was lent tokens of a window that is surely open, of each kind, and claims nothing of it or names another
+    /// one.
     #[test]
     fn saying_nothing_of_a_window_of_any_kind_is_seen() {
         for (limit, at) in [("10/1s fixed", SECOND), ("10/1s sliding", 0), ("10/1s fixed from-first", SECOND)] {
@@ -613,7 +617,8 @@ mod tests {
         }
     }
 
-    /// By its owner's clock the window is over, which the node has heard with what it was lent, before it has answered anybody.
+    /// By its owner's clock the window is over. The node has heard that clock with its grant, before it decided
+    /// anything.
     #[test]
     fn a_window_is_open_by_the_clock_of_the_keys_owner() {
         for (ahead, seen) in [(0, 1), (SECOND / 2, 0)] {
@@ -626,7 +631,7 @@ mod tests {
         }
     }
 
-    /// An hour after the last answer a node does not know the store's clock to a second and a half.
+    /// An hour after the last answer a node knows the store's clock only to more than a second and a half.
     #[test]
     fn a_window_that_may_be_over_by_clocks_that_drifted_need_not_be_named() {
         for (before, seen) in [(SECOND, 0), (2 * SECOND, 1)] {
@@ -654,8 +659,8 @@ mod tests {
         }
     }
 
-    /// A node was lent four of a bucket beside the one that somebody waited for, and spends three. The bucket is full again at the time
-    /// that it names, or later: by a tenth of a second for each token that may have gone back to it since.
+    /// A node was lent four tokens of a bucket beside the one that a waiter needed, and spends three. It may name a TAT
+    /// that is earlier by a tenth of a second for each token that may have gone back since.
     #[test]
     fn saying_too_little_of_a_bucket_is_seen() {
         let full = START + SECOND;
@@ -684,7 +689,7 @@ mod tests {
         }
     }
 
-    /// An answer that was given before another one, and comes after it, tells of a time that the node does not go by any more.
+    /// An answer that was given before another one but comes after it shows a TAT that the node does not adopt.
     #[test]
     fn what_an_overtaken_answer_shows_of_a_bucket_need_not_be_said() {
         for (given, seen) in [(SECOND / 3, 1), (SECOND / 5, 0)] {
@@ -729,10 +734,10 @@ mod tests {
         }
     }
 
-    /// The node has the store look at the key before it asks again.
+    /// The node peeks at the key in the store before it asks again.
     #[test]
     fn a_key_that_was_forgotten_says_of_no_acquire_that_it_is_void() {
-        // Where the table is too small for its keys, it may have forgotten this one before.
+        // A node whose table is too small for its keys may have dropped this one earlier.
         let looked = |at| Some(at + REMEMBERED);
         for (looks, crowded, seen) in
             [(None, false, 1), (looked(2), false, 0), (looked(1), false, 1), (None, true, 1), (looked(1), true, 0)]
@@ -765,7 +770,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
     }
 
-    /// Nothing is said of what the node was lent. It is that node whose keys have no room, or another one; or it was, in its life before.
+    /// A node claims nothing of what it was lent. The node without room for its keys is this one, another one, or this
+    /// one in its previous life.
     #[test]
     fn too_little_is_seen_until_the_node_is_asked_for_more_keys_than_it_has_room_for() {
         let (none, other, own) = (&[][..], &[Seen::Crowded { node: 1 }][..], Seen::Crowded { node: 0 });

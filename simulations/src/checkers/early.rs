@@ -1,5 +1,6 @@
-//! **early**: while all nodes together are asked for less than 40 % of a window, no check is denied because the limit is
-//! spent: no single node holds that much of it. Faults excuse the keys that they reach, and no others.
+//! **early**: while all nodes together are asked for less than 40 % of a window, no check is denied because the limit
+//! is spent: no node may hold so much of the rest that others find nothing. Faults excuse the keys that they reach, and
+//! no others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -125,13 +126,13 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("batch-uncapped"),
 };
 
-/// Below this part of a limit, in hundredths, everybody passes.
+/// While less than this part of a limit is asked for, in hundredths, no check is denied.
 const PART: u64 = 40;
 
 /// See `SMALL`.
 const LARGE: u64 = 100;
 
-/// The same of what comes back all the time, and several nodes are asked of.
+/// The same for limits that trickle (buckets and sliding windows) and are asked for at several nodes.
 const PART_OF_SEVERAL: u64 = 20;
 
 /// See `LEFT` and `UNTOLD`.
@@ -140,10 +141,10 @@ const PART_OF_LEFT: u64 = 33;
 /// See `WANDERS`.
 const NODES: usize = 4;
 
-/// So long after all has healed nodes know of it.
+/// How long after all faults have healed nodes know of it.
 const SETTLED: u64 = 2_000_000;
 
-/// What is told of a window so many periods away can be of none that is open, by whatever master's clock.
+/// A report about a window that is this many periods away is about none that is open, by the clock of any master.
 const AWAY: u64 = 16;
 
 /// One key's window.
@@ -154,10 +155,10 @@ struct Window {
     asked: u64,
     /// The first denial.
     denied: Option<(Moment, String)>,
-    /// The node that was asked for it, and whether others were, too.
+    /// The first node that was asked for it, and whether others were, too.
     node: u32,
     is_shared: bool,
-    /// Tokens of it were lost with such a return.
+    /// Whether tokens of it were lost, see `Early::spoilt`.
     is_excused: bool,
 }
 
@@ -177,22 +178,23 @@ pub(super) struct Early {
     plan: Plan,
     /// By policy: when its limits change.
     pushes: Vec<Pushes>,
-    /// When a fault has first reached nodes or the way to the store, and when all has healed for long enough.
+    /// When the first fault of nodes or of the way to the store began, and when all have healed for long enough.
     begun: u64,
     healed: u64,
     lives: Lives,
     clocks: Clocks,
     calls: UnderWay,
     windows: Map<u32, Window>,
-    /// What was asked for of a key of another shape.
+    /// The recent checks of keys whose limits are not one aligned window.
     asked: Map<u32, VecDeque<Asked>>,
-    /// The node that alone was asked of a key; `None`: there were several.
+    /// The only node that was asked for a key; `None` if there were several.
     alone: Map<u32, Option<u32>>,
-    /// When tokens of a key were last lost, with or without a fault: the store executed a return that was overtaken, a call was lost, a far node was asked.
+    /// When tokens of a key were last lost, with or without a fault: because the store executed a return that an
+    /// acquire had overtaken, a call was lost, or a node far from the store was asked.
     spoilt: Map<u32, u64>,
-    /// When a call about a key was last not answered or not sent.
+    /// When a call about a key last got no answer or was not sent.
     unanswered: Map<u32, u64>,
-    /// Nodes, in their lives, that have been lent nothing of a key since a call about it was lost.
+    /// Nodes and keys for which nothing was lent since a call was lost.
     by_share: BTreeSet<((u32, u64), u32)>,
     /// When a fault last reached a key, and which nodes it reached.
     reached: Map<u32, u64>,
@@ -202,7 +204,8 @@ pub(super) struct Early {
     found: Found,
 }
 
-/// For so long what was spent counts, and what was asked for may be spent when it is answered.
+/// How long a request for tokens of a limit matters: the time until its answer, and the time for which spent tokens
+/// count.
 fn counts_for(limit: &Limit) -> u64 {
     const ANSWERED: u64 = 500_000;
     ANSWERED
@@ -239,7 +242,7 @@ impl Early {
         }
     }
 
-    /// Takes note of what loses tokens of a key.
+    /// Takes note of events by which tokens of a key are lost.
     fn spoil(&mut self, moment: Moment, seen: &Seen<'_>) {
         let key = match seen {
             Seen::Executed { key, call, grant, .. } if grant.outdated && matches!(call.op, Op::Return { .. }) => {
@@ -247,7 +250,7 @@ impl Early {
             }
             Seen::Asked(request) => {
                 let zone = Zone::of(&self.plan.zones, request.node);
-                // Who is further away than a check may wait is told so.
+                // A node whose store is further away than a check may wait gets its tokens too late.
                 let is_far = zone.is_some_and(|zone| zone.store >= self.plan.daemon.timeout);
                 FAR.when(is_far).then_some(request.key)
             }
@@ -311,7 +314,8 @@ impl Early {
             }
             Seen::Told { frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
-                // It is remembered until its window comes, by the clock of the key's master, and believed then.
+                // A node remembers the lie until its window comes by the clock of the key's master, and then believes
+                // it.
                 let behind = self.plan.redis.skew.0;
                 let comes = |usage: &Usage| moment.at + usage.window.0.saturating_sub(moment.store.0) + behind;
                 let lied = told.filter_map(|usage| Some((self.is_of_open_window(moment, usage)?, comes(usage))));
@@ -328,12 +332,12 @@ impl Early {
         *reached = at.max(*reached);
     }
 
-    /// Whether a fault has reached nodes or the way to the store, and not all has healed.
+    /// Whether a fault of nodes or of the way to the store has begun, and not all have healed.
     fn is_faulty(&self, moment: Moment) -> bool {
         self.begun <= moment.at && moment.at < self.healed
     }
 
-    /// The key of what a node was told, if that says that something was admitted of a window that may be open.
+    /// The key of a report, if it claims admissions in a window that may be open.
     fn is_of_open_window(&self, moment: Moment, usage: &Usage) -> Option<u32> {
         let (key, rule) = self.keys.get(&usage.digest.0)?;
         let period = rule.limits.get(usize::from(usage.limit))?.period.0;
@@ -341,7 +345,7 @@ impl Early {
         (is_near && usage.count.net() > 0).then_some(*key)
     }
 
-    /// A call that takes longer is late.
+    /// A call that takes longer than this is late.
     fn quick(&self) -> u64 {
         const QUICK: u64 = 5;
         self.plan.daemon.timeout.0 / QUICK
@@ -351,14 +355,14 @@ impl Early {
         self.calls.of(key).any(|(_, left)| moment.at > left + self.quick())
     }
 
-    /// Whether tokens of a key were lost that would count then, for so long.
+    /// Whether tokens of a key were lost less than `counts` ago.
     fn is_spoilt(&self, moment: Moment, key: u32, counts: u64) -> bool {
         let leapt = LEAPS.when(self.clocks.is_new(moment, key, counts));
         let is_waiting = LOST.when(self.plan.network.loss > 0 && self.is_waiting(moment, key));
         leapt || is_waiting || self.spoilt.get(&key).is_some_and(|at| moment.at < at + counts)
     }
 
-    /// Whether a fault has reached a key of a policy, whose tokens count for so long.
+    /// Whether a fault has reached the key of a request less than `counts` ago.
     fn is_reached(&self, moment: Moment, request: &Request, counts: u64) -> bool {
         let Request { key, policy, .. } = *request;
         LOST.when(self.is_faulty(moment) && self.is_waiting(moment, key))
@@ -367,7 +371,8 @@ impl Early {
             || self.reached.get(&key).is_some_and(|at| moment.at < at + counts)
     }
 
-    /// Of other shapes the limit says how long ago what was asked for may count.
+    /// Judges an answer under limits that are not one aligned window: all that was asked for in the time for which the
+    /// limit counts is summed up.
     fn answered(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
         let asked = self.asked.entry(request.key).or_default();
         let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
@@ -393,7 +398,7 @@ impl Early {
                 return;
             }
         }
-        // What was lent to all nodes that were asked while an account lasts.
+        // Nodes that were asked within the life of an account may still hold tokens.
         let of_accounts = asked.iter().rev().take_while(|asked| asked.at + account >= from);
         let cost: u64 = of_accounts.clone().map(|asked| asked.cost).sum();
         let nodes: BTreeSet<u32> = of_accounts.map(|asked| asked.node).collect();
@@ -417,7 +422,7 @@ impl Early {
         }
     }
 
-    /// Only at its end is known how much was asked for.
+    /// Judges a window at its end, when it is known how much was asked for.
     fn close(&mut self, window: Window) {
         let (asked, count) = (window.asked * 100, window.count);
         let is_untold = self.is_untold && window.is_shared && asked >= count * PART_OF_LEFT;
@@ -439,7 +444,7 @@ impl Observer for Early {
             && self.is_on
             && request.kind == Kind::Check
         {
-            // Who waits is charged before it is answered.
+            // Checks count from when they are asked, because a waiter is charged before it is answered.
             let asked = Asked { at: moment.at, node: request.node, cost: request.cost };
             self.asked.entry(request.key).or_default().push_back(asked);
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
@@ -455,7 +460,7 @@ impl Observer for Early {
         // Accounts of nodes that are gone hold a part of a bucket.
         let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         let lasts = counts + if is_bucket { rule.lease_life().0 } else { 0 };
-        // A window that begins once all has healed is as good as any.
+        // A window that begins after all has healed is judged like any other.
         let begun = limit.map_or(lasts, |limit| limit.period.0.saturating_sub(decision.reset_after.0));
         let is_spoilt = self.is_spoilt(moment, request.key, counts);
         let has_healed = moment.at >= self.healed.saturating_add(begun);
@@ -489,7 +494,8 @@ impl Observer for Early {
         window.is_excused |= is_spoilt;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
         if is_reached {
-            // That a call is lost shows later than what comes of it, and no fault excuses what was before it.
+            // A lost call is noticed later than its effects, so earlier denials are excused as well, but none of before
+            // the first fault.
             window.denied = window.denied.take().filter(|(denied, _)| denied.at < self.begun);
         } else if is_denied && window.denied.is_none() {
             window.denied = Some((moment, format!("{request:?} denied: {decision:?}")));
@@ -551,7 +557,7 @@ mod tests {
         }
     }
 
-    /// A node that goes by its own clock has named a window long ahead of it.
+    /// A node that uses its own clock has named a window far ahead of the present one.
     #[test]
     fn a_denial_is_early_whatever_window_another_clock_has_named() {
         let mut history = History::new("100/1s fixed");
@@ -577,7 +583,8 @@ mod tests {
         }
     }
 
-    /// Two nodes are asked of it. What comes back all the time is judged below a fifth then, a window from the first request below a third, and nothing a node may have gone by its share of.
+    /// Two nodes are asked. Limits that trickle are then judged below a fifth, windows from the first request below a
+    /// third, and a key for which a node may have used its share not at all.
     #[test]
     fn a_denial_of_another_shape_is_early_where_several_nodes_are_asked() {
         for (limit, asked, unanswered, seen) in [
@@ -603,7 +610,7 @@ mod tests {
         }
     }
 
-    /// Other nodes were asked for five each, and then nobody asked them.
+    /// Other nodes were asked for five tokens each, and then no more.
     #[test]
     fn a_bucket_that_clients_wander_through_is_judged_by_what_was_asked_for_while_accounts_last() {
         let (most, counts) = (20 * SECOND, 3 * SECOND / 2);
@@ -624,7 +631,8 @@ mod tests {
         }
     }
 
-    /// The store has lost the key just before: what begins two seconds after all has healed is judged again, whatever was lost.
+    /// The store lost the key just before. A window that begins two seconds after all has healed is judged again all
+    /// the same.
     #[test]
     fn what_begins_two_seconds_after_all_has_healed_is_judged_again() {
         for (limit, at, seen) in [
@@ -644,7 +652,7 @@ mod tests {
         }
     }
 
-    /// A call that is lost excuses its key for as long as what it was lent counts, and no other call does.
+    /// A lost call excuses its key for as long as its tokens would count, and no other call does.
     #[test]
     fn a_key_is_excused_whose_call_was_lost_as_long_as_its_tokens_count() {
         for (answered, at, seen) in [(true, 2, 1), (false, 2, 0), (false, 4, 1)] {
@@ -663,7 +671,7 @@ mod tests {
         }
     }
 
-    /// After a call that was lost its node goes by its share until it is lent something, at five seconds.
+    /// After a lost call the node decides by its share until it is lent something, at five seconds.
     #[test]
     fn a_key_is_excused_of_which_a_node_is_lent_what_is_left_of_its_share_after_a_call_was_lost() {
         for (is_lost, at, seen) in [(true, 5, 0), (true, 7, 1), (false, 5, 1)] {
@@ -701,7 +709,8 @@ mod tests {
         }
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and a window and half a second after that.
+    /// The clock is set back by five seconds in the second second. Judging begins again when it has caught up, and a
+    /// window and half a second have passed.
     #[test]
     fn a_key_that_another_clock_counts_is_judged_again_when_that_has_caught_up() {
         for (at, seen) in [(7, 0), (9, 1)] {
@@ -715,7 +724,7 @@ mod tests {
         }
     }
 
-    /// They go by the limits of before and are lent tokens under those, whoever else has other limits.
+    /// Nodes that use the old limits are lent tokens under those, even if others have the new ones.
     #[test]
     fn other_limits_excuse_the_keys_of_their_policy_alone() {
         for (policy, at, seen) in [(0, 4, 0), (0, 6, 1), (1, 4, 1)] {
@@ -730,7 +739,7 @@ mod tests {
         }
     }
 
-    /// A check is denied then, and the window after that begins.
+    /// A check is denied at `at`, and then the next window begins.
     fn denied_at(history: &mut History, checker: &mut Early, at: u64) {
         history.check(checker, at + SECOND / 10, 1, Source::Lease, false);
         history.check(checker, at + SECOND + SECOND / 10, 1, Source::Lease, true);
@@ -760,8 +769,8 @@ mod tests {
         }
     }
 
-    /// How many denials are early in a run in which a fault begins in the first second, node 0 has been asked of the key by then,
-    /// and something happens to it in the fourth.
+    /// The violations in a run in which node 0 is asked for the key, a fault begins in the first second, and `happens`
+    /// takes place in the fourth.
     fn early_after(what: What, lasts: Span, happens: impl Fn(&mut History, &mut Early)) -> Vec<Violation> {
         let mut history = History::new("100/1s fixed");
         let fault = Fault { at: Span::secs(1), lasts, what };
@@ -833,8 +842,8 @@ mod tests {
         }
     }
 
-    /// It is told of a window that ends at nine seconds, and of another one that is open, or may come later by its master's clock; checks are
-    /// denied at seven.
+    /// The node hears of a window that ends at nine seconds, and of another one that is open or may come later by its
+    /// master's clock; checks are denied at seven.
     #[test]
     fn a_lie_of_a_window_to_come_excuses_its_key_until_that_is_over() {
         for (ends, skew, seen) in [(9, 0, 0), (4, 0, 1), (4, 3, 0)] {

@@ -1,9 +1,10 @@
-//! **entitled**: what the store has set aside for nodes that may lose it.
+//! **entitled**: the tokens that the store has set aside for nodes that may lose their connection to it.
 //!
-//! At every moment, what all nodes believe to be set aside for them of a window is 95 % of the limit at most. What a node
-//! admits on that is no more than was set aside for it, before it lapses, and nothing in a window in which the store has
-//! executed an acquire of that node that freed it. Of a sliding window it comes by the part of the window that has passed. Of a bucket
-//! it is a part of the rate and of the burst: a node's share is empty until others have made room for it, and fills by that.
+//! At every moment, the tokens that all nodes believe to be set aside for them in a window are 95 % of the limit at
+//! most. A node admits no more on them than were set aside for it, only before they lapse, and none in a window in
+//! which the store has executed an acquire of that node that freed them. In a sliding window they become usable as the
+//! window passes. In a bucket they are a part of the rate and of the burst: a node's share is empty until other nodes
+//! have made room for it, and then fills at that part of the rate.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
@@ -48,40 +49,41 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("share-after-acquire"),
 };
 
-/// When an acquire was executed: by the store's clock, and after how much else.
+/// When an acquire was executed: by the store's clock, and after how many events of the run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     at: u64,
     seen: u64,
 }
 
-/// What one node believes of one key, and has made of it.
+/// What one node believes to be set aside for it of one key, and what it has spent of it.
 #[derive(Clone, Debug, Default)]
 struct Place {
     /// The latest acquire that it has sent.
     latest: u64,
-    /// When the acquire was executed whose answer said so.
+    /// When the acquire was executed whose answer set aside `tokens`.
     told: Told,
     tokens: u64,
     lapses: u64,
-    /// The window of which an acquire has freed it last.
+    /// The latest window in which an acquire of the node has freed the tokens.
     freed: u64,
-    /// The window in which it was last spent from, how much that was, and the most that could be.
+    /// When the window `window` began, which the node last spent from. `spent` is how much, `most` how much it could
+    /// spend.
     begun: u64,
-    /// Of a bucket, millionths of tokens that its share had then.
+    /// For a bucket: how many millionths of a token (`micros`) its share had at `filled`.
     filled: u64,
     micros: u64,
     window: u64,
     spent: u64,
     most: u64,
-    /// The epoch of the key as it knows it, and the store's time in the answer that said so.
+    /// The epoch of the key as the node knows it, and the store's time in the answer that said so.
     epoch: (u64, u64),
 }
 
 /// The checker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entitled {
-    /// It begins in the midst of keys' lives: what a node was told before it does not know.
+    /// Whether it begins in the middle of a run, and so does not know what nodes were told before.
     midway: bool,
     lives: Lives,
     /// By key and node.
@@ -90,18 +92,18 @@ pub(super) struct Entitled {
     executed: Map<(Life, u64), Told>,
     /// When the store last lost something of a key.
     forgotten: Map<u32, u64>,
-    /// So many things have been seen.
+    /// How many events were seen.
     seen: u64,
-    /// Keys that a node of the build before has called.
+    /// Keys about which a node of the previous build has called.
     earlier: Set<u32>,
-    /// The epoch of each key as the store last said it.
+    /// The epoch of each key in the store's last answer.
     epochs: Map<u32, u64>,
-    /// By which rule a key was last decided.
+    /// The rule by which a key was last decided.
     rules: Map<u32, Arc<Rule>>,
-    /// The most that was ever set aside of a key.
+    /// The most that could ever be set aside of a key, under the largest of its limits so far.
     largest: Map<u32, u64>,
     holds: Alone,
-    /// Refunds that have been counted as what a hold was too much.
+    /// Refunds that have been counted as the surplus of a hold.
     back: Set<u64>,
     found: Found,
 }
@@ -110,7 +112,8 @@ impl Entitled {
     /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         let phased = Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, setting.plan.clocks_leap());
-        // The most that was ever set aside of a key whose limit is lower now is not known.
+        // If a limit was lowered, a checker that begins later does not know how much was set aside under the former
+        // one.
         phased.again(setting, |_| Self::midway()).unless_limits_change(setting)
     }
 
@@ -118,18 +121,19 @@ impl Entitled {
         Self { midway: true, ..Self::default() }
     }
 
-    /// Whether the store has lost something of the key since it said what is set aside for who was told so.
+    /// Whether the store has lost something of the key since it gave the answer `told`.
     fn is_forgotten(&self, key: u32, told: Told) -> bool {
         FORGOTTEN.when(self.forgotten.get(&key).is_some_and(|lost| told.seen < *lost))
             || LEAPS.when(self.midway && told.seen == 0)
     }
 
-    /// What a node was last told of a key.
+    /// When the answer was executed that last told a node what is set aside for it.
     fn told(&self, key: u32, life: Life) -> Told {
         self.places.get(&key).and_then(|of| of.get(&life)).map(|place| place.told).unwrap_or_default()
     }
 
-    /// A node says what it believes. It may have given up some, and never has more than it was told.
+    /// Judges the claim in a call: a node may have given up some of what was set aside, and never has more than it was
+    /// told.
     fn called(&mut self, moment: Moment, life: Life, key: u32, call: &Call, claim: &Claim) {
         let place = self.places.entry(key).or_default().entry(life).or_default();
         place.latest = place.latest.max(call.id);
@@ -141,7 +145,7 @@ impl Entitled {
         }
     }
 
-    /// A key that has come to its end begins anew under another epoch.
+    /// Notices that a key has expired, by the new epoch under which it begins again.
     fn ended(&mut self, key: u32, grant: &Grant) {
         if grant.epoch == 0 || grant.replayed || grant.outdated {
             return;
@@ -149,13 +153,14 @@ impl Entitled {
         let known = self.epochs.insert(key, grant.epoch);
         let is_anew = known.is_some_and(|known| known != grant.epoch) && !grant.reset;
         if MIXED.when(is_anew && self.earlier.remove(&key)) {
-            // Nor does the call that shows it know what others believe in.
+            // It counts as lost also for the call that shows it: at its execution the store did not know what others
+            // believe.
             self.forgotten.insert(key, self.seen + 1);
         }
     }
 
-    /// Whether a node hears of an epoch that is over, as it has heard of the one that followed: it takes over nothing of what
-    /// the store said under that, and goes on saying what it believed before.
+    /// Whether an answer is of an earlier epoch than one that the node has already heard of. The node adopts nothing of
+    /// such an answer.
     fn is_of_before(&mut self, life: Life, key: u32, grant: &Grant) -> bool {
         let place = self.places.entry(key).or_default().entry(life).or_default();
         let (epoch, heard) = place.epoch;
@@ -171,7 +176,7 @@ impl Entitled {
         }
         self.executed.insert((life, call.id), Told { at: grant.now.0, seen: self.seen });
         let place = self.places.entry(key).or_default().entry(life).or_default();
-        // Who says that it knows of none has none, whatever else is under its name.
+        // A node that claims nothing has nothing set aside, even if an earlier life of it had.
         if claim.tokens() == 0 {
             return;
         }
@@ -185,7 +190,7 @@ impl Entitled {
         let is_of_before = self.is_of_before(life, key, grant);
         let Some(told) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry(key).or_default().entry(life).or_default();
-        // What is answered once more, or too late, a node does not take over.
+        // A node does not adopt answers that are repeated or too late.
         let is_late = matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if !claim.frees.at(grant.now));
         if call.id < place.latest || grant.outdated || is_late || is_of_before {
             return;
@@ -205,7 +210,7 @@ impl Entitled {
         }
     }
 
-    /// What was admitted on it is given back to it.
+    /// A refund gives tokens back to the share on which they were admitted.
     fn refunded(&mut self, request: &Request, rule: &Rule, store: u64) {
         let place = self.places.entry(request.key).or_default().entry(self.lives.of(request.node)).or_default();
         if rule.is_entitled_bucket() {
@@ -228,7 +233,7 @@ impl Entitled {
         self.spent(moment, (life, request.key), (request.cost, rule), store, &|| format!("{request:?} is admitted"));
     }
 
-    /// A node has admitted so many tokens of what is set aside for it of a window, or lent them to a peer.
+    /// Judges tokens set aside in a window that a node has admitted or lent to a peer.
     fn spent(
         &mut self,
         moment: Moment,
@@ -264,11 +269,13 @@ impl Entitled {
     }
 }
 
-/// By so much of a bucket's rate a share may be ahead, by a clock that is known to within a trip, and costs are rounded.
+/// How much earlier than reckoned here a share of a bucket may fill: costs are rounded, and the clock is known to
+/// within a trip.
 const EARLY: u64 = 1_000;
 
 impl Entitled {
-    /// A node's share of a bucket is empty when its last acquire may have taken effect everywhere, and fills by its part of the rate.
+    /// Judges a check admitted on a node's share of a bucket. The share is empty when the node's last acquire may have
+    /// taken effect everywhere, and fills at its part of the rate.
     fn admitted_of_bucket(&mut self, moment: Moment, request: &Request, limit: &Limit, store: u64) {
         let place = self.places.entry(request.key).or_default().entry(self.lives.of(request.node)).or_default();
         let part = u128::from(place.tokens);
@@ -304,7 +311,7 @@ impl Observer for Entitled {
         }
         match seen {
             Seen::Joined { node, .. } => {
-                // What it was before has ended with what it believed.
+                // The earlier life of the node has ended, with what it believed.
                 let life = self.lives.of(*node);
                 self.places
                     .values_mut()
@@ -368,7 +375,7 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
-    /// A node is told that so many of a hundred are set aside for it, by an acquire of the first window.
+    /// A node is told, by an acquire in the first window, that `tokens` of a hundred are set aside for it.
     fn told(tokens: u64) -> (History, Entitled) {
         let (mut history, mut checker) = (History::entitled("100/1s fixed"), Entitled::default());
         history.entitled = tokens;
@@ -381,7 +388,8 @@ mod tests {
 
     #[test]
     fn what_is_lent_of_what_is_set_aside_its_lender_does_not_admit() {
-        // Of seven that are set aside so many are lent in a window, and so many are admitted: none where an acquire has freed them.
+        // Seven are set aside; some are lent in a window and some admitted; none may be after an acquire has freed
+        // them.
         for (frees, lent, own, seen) in [(false, 3, 4, 0), (false, 3, 5, 1), (false, 8, 0, 1), (true, 1, 0, 1)] {
             let (mut history, mut checker) = told(7);
             let at = SECOND + SECOND / 2;
@@ -415,7 +423,8 @@ mod tests {
         }
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    /// The clock is set back by five seconds in the second second. Judging begins again when it has caught up, and two
+    /// periods and two seconds have passed.
     #[test]
     fn what_is_set_aside_is_judged_again_when_another_clock_has_counted_the_key_for_long() {
         for (at, seen) in [(9, 0), (11, 1)] {
@@ -474,7 +483,7 @@ mod tests {
             let (mut history, mut checker) = told(7);
             history.epoch = 2;
             history.settled_in(&mut checker, SECOND / 3, [1, 2], 0);
-            // The store has lowered it, by a call that was executed before the reset or after it.
+            // The store has lowered what is set aside, by a call that was executed before the reset or after it.
             (history.entitled, history.epoch, history.believes) = (5, epoch, Some(7));
             history.called(&mut checker, SECOND / 3, 3, 1);
             history.executed(&mut checker, at, 3);

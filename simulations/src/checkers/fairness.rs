@@ -1,7 +1,7 @@
 //! **fairness**: no node takes more than its part, beyond what its waiters need. A node asks for at most the limit
-//! divided by the nodes that ask, less what it holds of the window, and the store lends at most what is left divided by them; the store counts the
-//! nodes that asked in this census period or the last, and no others. While no replica confirms what is lent, leases
-//! are small (**confirmed**).
+//! divided by the number of nodes that ask, less the tokens that it holds of the window, and the store lends at most
+//! the rest of the limit divided by that number. It counts the nodes that asked in this census period or the last, and
+//! no others. While no replica confirms grants, leases are small (**confirmed**).
 
 use std::collections::BTreeMap;
 
@@ -73,31 +73,32 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("census-counts-calls"),
 };
 
-/// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.
+/// Unconfirmed leases are smaller than others by this factor; and it is the part of the limit below which a grant is
+/// not cut near the end of the limit.
 const SMALL: u64 = 32;
 
 /// See `HELD`.
 const EDGE: u64 = 20_000;
 
-/// So long a node surely remembers that leases were not confirmed, whatever its clock does.
+/// How long a node surely remembers that its leases were not confirmed, whatever its clock does.
 const REMEMBERED: u64 = 9_900_000;
 
 /// The checker.
 #[derive(Clone, Debug)]
 pub(super) struct Fairness {
     is_on: bool,
-    /// When each node that lives has come, and by when the others have heard of it; `None`: they hear of nobody.
+    /// When each live node has joined, and how long after that the others have heard of it; `None` without gossip.
     came: Map<u32, u64>,
     heard_after: Option<u64>,
     lives: Lives,
     sent: Ids,
     answers: Map<(Life, u32), Answers>,
-    /// Who admits on its share: it leases what is left of that, whatever its part is now.
+    /// Nodes that admit on their shares: such a node leases what is left of its share, whatever its part is now.
     shares: Map<(Life, u32), Share>,
-    /// What each was lent of windows and can spend yet, at least; and which of its calls have brought it.
+    /// The least that each node can still spend of a window; and the calls whose grants were counted.
     held: Map<(Life, u32), Held>,
     lent: Ids,
-    /// When each acquire left that is under way.
+    /// When each acquire that is under way was sent.
     left: Map<(Life, u64), u64>,
     /// See `HELD`, and `LATE`.
     edge: u64,
@@ -106,11 +107,11 @@ pub(super) struct Fairness {
     skews: Numbered<Option<u64>>,
     /// By key.
     asked: Numbered<Asked>,
-    /// Nodes ask peers.
+    /// Whether nodes ask peers.
     owners: bool,
-    /// Keys that another clock has counted at once.
+    /// Notices when another clock counts a key.
     clocks: Clocks,
-    /// So long after a key's clock has caught up with all before, what those lent is over.
+    /// How long after a key's clock has caught up with all earlier ones their grants are over.
     lasts: u64,
     found: Found,
 }
@@ -118,15 +119,16 @@ pub(super) struct Fairness {
 /// What a node admits of a key on its share.
 #[derive(Clone, Debug, Default)]
 struct Share {
-    /// It goes by it, and no acquire has been answered since.
+    /// Whether the node decides by its share, and no acquire has been answered since.
     alone: bool,
-    /// When the windows are over in which it was spent: until then it is gone by again as soon as an
-    /// acquire fails.
+    /// When the windows in which it was spent are over. Until then the node uses its share again as soon as an acquire
+    /// fails.
     until: u64,
     /// The latest acquire that was answered, and whether a later one has failed.
     answered: u64,
     failed: bool,
-    /// What it has admitted and not been lent since, in windows of which some may be open until then: see `OWED`.
+    /// Tokens that it has admitted and not been lent since, and until when some of their windows may be open: see
+    /// `OWED`.
     owed: u64,
     owed_until: u64,
 }
@@ -151,7 +153,7 @@ impl Share {
         self.owed_until = now + longest(&weighs);
     }
 
-    /// How much of what it is lent then pays for what it has admitted.
+    /// How much of a grant pays for what the share has admitted.
     fn pay(&mut self, now: u64, lent: u64) -> u64 {
         let paid = if now < self.owed_until { self.owed.min(lent) } else { 0 };
         self.owed -= paid;
@@ -163,7 +165,7 @@ impl Share {
     }
 }
 
-/// What a node holds of one window of a key, at least: nothing is added that comes back.
+/// The least that a node holds of one window of a key: refunds are not added.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     epoch: u64,
@@ -173,7 +175,7 @@ struct Held {
 }
 
 impl Held {
-    /// The node was lent tokens of that window.
+    /// Adds a grant.
     fn lend(&mut self, lent: Self) {
         if (self.epoch, self.begins, self.ends) == (lent.epoch, lent.begins, lent.ends) {
             self.tokens += lent.tokens;
@@ -182,14 +184,14 @@ impl Held {
         }
     }
 
-    /// What it can spend at that time of the owner's clock, and so long before and after.
+    /// The tokens that it can spend at `now` of the owner's clock and within `edge` before and after.
     fn open(&self, now: u64, edge: u64) -> u64 {
         let is_open = self.begins + edge <= now && now + edge < self.ends;
         if HELD.when(!is_open) { 0 } else { self.tokens }
     }
 }
 
-/// The window that a grant is of, if it is one; when it begins and ends.
+/// When the window of a grant begins and ends, if the rule has one window.
 fn window(call: &Call, order: &Acquire, grant: &Grant) -> Option<(u64, u64)> {
     let [limit] = &call.rule.limits[..] else { return None };
     let (period, at) = (limit.period.0, grant.counters[0].at.0);
@@ -202,11 +204,11 @@ fn window(call: &Call, order: &Acquire, grant: &Grant) -> Option<(u64, u64)> {
     }
 }
 
-/// In which census period, by the owner's clock, each node last asked for a key.
+/// The census period, by the owner's clock, in which each node last asked for a key.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     last: Numbered<Option<u64>>,
-    /// How many nodes asked last in each period.
+    /// How many nodes asked last in which period.
     nodes: BTreeMap<u64, usize>,
 }
 
@@ -226,7 +228,7 @@ impl Asked {
         }
     }
 
-    /// Nodes that asked last in this period or later.
+    /// The number of nodes that asked last in this period or later.
     fn since(&self, period: u64) -> usize {
         self.nodes.range(period..).map(|(_, nodes)| nodes).sum()
     }
@@ -240,7 +242,6 @@ impl Fairness {
 
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
-            // Under other limits census periods are others, too.
             is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             came: Map::default(),
             heard_after: setting.plan.gossip.map(|gossip| gossip.join.0 + 2 * gossip.tick.0),
@@ -262,7 +263,7 @@ impl Fairness {
         }
     }
 
-    /// A node asks for tokens.
+    /// Judges what a node asks for.
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
         let on_share = self.shares.get(&(life, key)).is_some_and(|share| share.is_gone_by(moment.at));
         let Some(answers) = self.answers.get(&(life, key)).filter(|_| !ALONE.when(on_share)) else { return };
@@ -276,7 +277,7 @@ impl Fairness {
             true => ("confirmed", part.div_ceil(SMALL)),
             false => ("fairness", part),
         };
-        // The check for which it asks may have passed a moment ago, and be answered after that.
+        // The check for which it asks may just have been admitted from the lease, though that is seen only later.
         let held = if order.window.is_next() { 0 } else { self.held(moment, life, key).min(order.held) };
         if order.want > most.saturating_sub(held).max(waits).max(1) {
             self.found.add(name, moment, || {
@@ -285,7 +286,7 @@ impl Fairness {
         }
     }
 
-    /// What a node holds of the window that is open, at least.
+    /// The least that a node holds of the open window.
     fn held(&self, moment: Moment, life: Life, key: u32) -> u64 {
         let skew = self.skews.get(key).copied().flatten();
         let (Some(skew), false) = (skew, HELD.when(self.clocks.is_new(moment, key, self.lasts))) else { return 0 };
@@ -293,7 +294,7 @@ impl Fairness {
         self.held.get(&(life, key)).map_or(0, |held| held.open(now, self.edge))
     }
 
-    /// A node was lent tokens.
+    /// Counts a grant as held.
     fn hold(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = &call.op else { return };
         let share = self.shares.get_mut(&(life, key)).filter(|_| !order.window.is_next());
@@ -313,27 +314,27 @@ impl Fairness {
         }
     }
 
-    /// Tokens that it holds no more.
+    /// Removes tokens that the node no longer holds.
     fn let_go(&mut self, life: Life, key: u32, tokens: u64) {
         if let Some(held) = self.held.get_mut(&(life, key)) {
             held.tokens = held.tokens.saturating_sub(tokens);
         }
     }
 
-    /// The owner of a key shows its clock.
+    /// Notes the clock of a key's owner.
     fn follow(&mut self, moment: Moment, key: u32, now: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         *self.skews.of(key) = Some(skew);
     }
 
-    /// How many nodes that live all others have heard of; any number where nobody hears of others.
+    /// The number of live nodes of which all others have heard; without gossip there is no bound.
     fn known(&self, moment: Moment) -> u64 {
         let Some(after) = self.heard_after else { return u64::MAX };
         let known = self.came.values().filter(|at| **at + after <= moment.at).count();
         if GROWN.when(known > 0) { known as u64 } else { u64::MAX }
     }
 
-    /// The store lent some.
+    /// Judges a grant of the store.
     fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant, ran: &Ran) {
         let [limit] = &call.rule.limits[..] else { return };
         if SHAPES.when(!matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)) || grant.replayed {
@@ -343,7 +344,7 @@ impl Fairness {
         let used = if !order.window.is_next() { counter.used } else { counter.prev };
         let left = (limit.count + grant.granted).saturating_sub(used);
         let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need);
-        // What is set aside for a node nobody else could be lent.
+        // Tokens set aside for the node could not be lent to others.
         let own = ran.hash[1].filter(|_| call.sets_aside()).map_or(0, |hash| hash.entitled());
         let part = part.max(own);
         if grant.granted > part {
@@ -353,8 +354,8 @@ impl Fairness {
         }
     }
 
-    /// What an island counted stays, if nobody took over meanwhile; if somebody did, it takes nothing from what that counts. A call to
-    /// which the store did nothing counts for neither.
+    /// Counts a node that asked. A call to a former owner (`stale`) only adds: its census stays if the server becomes
+    /// the owner again, and takes nothing from that of a new owner. Calls that the store did not execute do not count.
     fn count(&mut self, key: u32, node: u32, call: &Call, grant: &Grant, stale: bool) {
         if !matches!(call.op, Op::Acquire(_)) || grant.replayed || grant.outdated {
             return;
@@ -376,7 +377,7 @@ impl Fairness {
     }
 }
 
-/// The census period of a key, which stays the same as long as its limits do.
+/// The census period of a call's rule.
 fn census_period(call: &Call) -> u64 {
     call.rule.limits.iter().map(span).min().unwrap_or(0).clamp(1_000_000, 60_000_000)
 }
@@ -438,7 +439,7 @@ impl Observer for Fairness {
             }
             Seen::Settled { node, incarnation, key, call, grant } => {
                 let place = ((*node, *incarnation), *key);
-                // "Outdated" is no answer: the same is asked again under another id.
+                // An outdated answer does not count, because the node asks the same again under another id.
                 let share = self.shares.get_mut(&place).filter(|_| !grant.is_some_and(|grant| grant.outdated));
                 if let (Op::Acquire(_), Some(share)) = (&call.op, share) {
                     share.settled(call.id, grant.is_some());
@@ -484,7 +485,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "fairness");
     }
 
-    /// It was lent six in the middle of a window, and has admitted so many on its share in that window, or in one before.
+    /// It was lent six in the middle of a window, and has admitted some tokens on its share in that window or in an
+    /// earlier one.
     #[test]
     fn what_pays_for_a_share_is_not_held() {
         for (admitted, before, seen) in [(6, 0, 0), (5, 0, 1), (0, 0, 1), (6, SECOND, 1)] {
@@ -496,7 +498,7 @@ mod tests {
             for _ in 0..admitted {
                 history.check(&mut checker, middle - before - 1, 1, Source::Share, true);
             }
-            // It denies from memory, so that its clock is known.
+            // A denial from memory shows the clock that it uses.
             history.settled(&mut checker, middle, 2, 6);
             history.check(&mut checker, middle, 1, Source::Lease, false);
             history.called_holding(&mut checker, middle + 1, 3, [10, 6]);
@@ -504,7 +506,7 @@ mod tests {
         }
     }
 
-    /// The call that brought six of a window left more than two timeouts before, or not so long.
+    /// The call that brought six tokens of a window was sent more than two timeouts before, or less.
     #[test]
     fn what_a_late_call_has_brought_may_have_ended() {
         for (trip, seen) in [(100_001, 0), (100_000, 1)] {
@@ -578,7 +580,7 @@ mod tests {
         }
     }
 
-    /// Of one of which a slot moves to another clock, and of one of which it does not.
+    /// The slot of one key moves to another clock, that of the other does not.
     #[test]
     fn nodes_of_a_key_are_counted_until_another_clock_counts_it() {
         for (ahead, seen) in [(0, 1), (5 * SECOND, 0)] {
@@ -603,7 +605,7 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "fairness");
     }
 
-    /// By the clock of the former owner, which is five seconds behind, a node asks once more that the present one has counted.
+    /// A node that the present owner has counted asks the former one once more, whose clock is five seconds behind.
     #[test]
     fn a_former_owner_takes_no_node_from_the_census() {
         let mut history = History::new("10/1s fixed");
@@ -620,7 +622,8 @@ mod tests {
         assert_eq!(checker.violations().len(), 1);
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    /// The clock is set back by five seconds in the second second. Judging begins again when it has caught up, and two
+    /// periods and two seconds have passed.
     #[test]
     fn the_census_of_a_key_that_another_clock_counts_is_judged_again() {
         for (at, seen) in [(10, 0), (11, 1)] {

@@ -107,27 +107,27 @@ const MOST_PPM: u64 = 950_000;
 /// What a node was lent of a window it may not spend any more so near to its end.
 const EDGE: u64 = 5_000;
 
-/// So many of a node's windows are remembered: a guess of the store's clock may be ahead by as many.
+/// How many windows of a node are remembered. A node's guess of the store's clock may be ahead by as many.
 const WINDOWS: usize = 64;
 
-/// A key, a limit's place, and a window's number; of one from the first request, its end.
+/// A key, the position of a limit, and the number of a window (the end of one from the first request).
 type Place = (u32, usize, u64);
 
-/// So long an answer may be under way beyond the timeout, and a node go by the window before.
+/// How much longer than the timeout an answer may be under way, during which a node may use the previous window.
 const DOUBT: u64 = 10_000;
 
-/// By so long after the end of a fault all have told and heard again.
+/// How long after the end of a fault all nodes have reported and heard reports again.
 const HEARS: u64 = 2_000_000;
 
-/// Windows from the first request that are remembered of a key: each time that a client resets it another one opens, while
-/// nodes that have not heard of it go by theirs.
+/// How many windows from the first request are remembered of a key: each reset by a client opens another one, while
+/// nodes that have not heard of it use theirs.
 const OPENED: usize = 32;
 
-/// What one node has admitted on its share in one window of the clock that it goes by.
+/// What one node has admitted on its share in one window of the clock that it uses.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     window: u64,
-    /// When the first of it was admitted, in true time, or when the window begins where that is known less nearly.
+    /// When the first of it was admitted, in true time; at the earliest when the window began.
     first: u64,
     used: u64,
 }
@@ -135,22 +135,23 @@ struct Part {
 /// The checker.
 #[derive(Clone, Debug)]
 pub(super) struct FleetShares {
-    /// Nodes hear of each other.
+    /// Whether nodes gossip.
     is_on: bool,
-    /// It begins in the midst of keys' lives: what nodes were told before it does not know.
+    /// Whether it begins in the middle of a run, and so does not know what nodes were told before.
     midway: bool,
-    /// For so long a node may go by a window that is over.
+    /// How long a node may use a window that is over.
     doubt: u64,
     /// What a node was lent of a window it may not spend any more so near to its end.
     edge: u64,
     lives: Lives,
     nearness: Nearness,
-    /// Windows of which a node heard what is not so: node, digest, place of the limit, `Counter::at`.
+    /// Windows about which a node heard lies: node, digest, position of the limit, `Counter::at`.
     lied: Set<(u32, u128, usize, u64)>,
-    /// When a node has last told what is not so.
+    /// When a node last sent lies.
     liars: Map<u32, u64>,
     digests: Map<u32, u128>,
-    /// What was admitted on shares, by windows of the owner's clock, and by those that nodes go by; and each node's part of that.
+    /// Tokens admitted on shares: by windows of the owner's clock, by windows of the clocks that nodes use, and each
+    /// node's part of the latter.
     shared: Map<Place, u64>,
     summed: Map<Place, u64>,
     parts: Map<(Life, u32, usize), VecDeque<Part>>,
@@ -158,20 +159,21 @@ pub(super) struct FleetShares {
     holds_of_nodes: Alone,
     /// The limits of each policy.
     rules: Vec<Arc<Rule>>,
-    /// What was admitted of windows, and what the store has shown to be used: in its last answer, and the most.
+    /// Tokens admitted by windows; and the tokens that the store has shown as used, in its last answer and at most.
     admitted: Map<Place, u64>,
     shown: Map<Place, (u64, u64)>,
-    /// What nodes have lent to peers of windows.
+    /// Tokens that nodes have lent to peers, by windows.
     loans: Map<Place, u64>,
-    /// What the store has lent of windows and not got back, whatever it has forgotten meanwhile.
+    /// Tokens that the store has lent and not got back, by windows, even if it has lost that since.
     lent: Map<Place, u64>,
-    /// By key and place: the latest ends of windows from the first request.
+    /// By key and position: the latest ends of windows from the first request.
     opened: Map<(u32, usize), VecDeque<u64>>,
-    /// By node: windows of which it has denied by what peers told, and whether the store has lent of them since.
+    /// By node: windows in which it has denied because of peers' reports, and whether the store has lent in them since.
     refuted: Map<(u32, Place), bool>,
-    /// When the store last lost something that it knew of a key.
+    /// When the store last lost data about a key, a reset included.
     forgot: Map<u32, u64>,
-    /// When it has other than by a reset, by its clock, and by whose execution of an acquire each node has heard of a key since.
+    /// When it last lost data without a reset, by its clock; and when it executed the latest acquire of which each node
+    /// has heard the answer.
     lost: Map<u32, u64>,
     heard: Map<(Life, u32), u64>,
     found: Found,
@@ -260,8 +262,9 @@ impl FleetShares {
         }
     }
 
-    /// A node admits something in a window that begins so by its clock, which is so far ahead of true time. What it has admitted
-    /// of that, or of a later one, before that clock was set back, was of earlier ones by the clock of now.
+    /// Called when a node admits a check in a window that begins at `begins` by its clock, which is `ahead` of true
+    /// time. If that clock was set back, earlier admissions in this window or later ones were in earlier windows by the
+    /// present clock, and are taken off.
     fn set_back(&mut self, (life, key, index): (Life, u32, usize), window: u64, begins: u64, ahead: u64) {
         let Some(parts) = self.parts.get_mut(&(life, key, index)) else { return };
         let was_before = |part: &Part| part.window > window || part.first.wrapping_add(ahead) < begins;
@@ -274,7 +277,7 @@ impl FleetShares {
         }
     }
 
-    /// Of a hold that a share admitted then, so much is given back to it.
+    /// Gives the surplus of a hold back to the share that admitted it.
     fn given_back(&mut self, request: &Request, store: u64) {
         for (index, limit) in self.rules[request.policy as usize].limits.iter().enumerate() {
             if let Some(shared) = self.shared.get_mut(&(request.key, index, store / limit.period.0)) {
@@ -283,7 +286,7 @@ impl FleetShares {
         }
     }
 
-    /// The same, in windows of the clock that its node goes by.
+    /// The same, in windows of the clock that its node uses.
     fn given_back_by_node(&mut self, request: &Request, clock: u64) {
         let life = self.lives.of(request.node);
         for (index, limit) in self.rules[request.policy as usize].limits.iter().enumerate() {
@@ -298,7 +301,7 @@ impl FleetShares {
         }
     }
 
-    /// A limit's window, by its `Counter::at`.
+    /// The window of a limit by its `Counter::at`.
     fn place(key: u32, index: usize, limit: &Limit, at: u64) -> Option<Place> {
         let number = match limit.algorithm {
             Algorithm::Fixed => (at / limit.period.0).checked_sub(1)?,
@@ -309,7 +312,7 @@ impl FleetShares {
         Some((key, index, number))
     }
 
-    /// Whether a liar has told the node of a window.
+    /// Whether a malicious node has reported about the window to this node.
     fn is_lied(&self, node: u32, limit: &Limit, (key, index, number): Place) -> bool {
         let at = match limit.algorithm {
             Algorithm::Fixed => (number + 1) * limit.period.0,
@@ -319,8 +322,8 @@ impl FleetShares {
         self.digests.get(&key).is_some_and(|digest| self.lied.contains(&(node, *digest, index, at)))
     }
 
-    /// The windows of a limit that are open at this time of the owner's clock, or were when the latest answer may have
-    /// been given; as far as they are told by `reset`, the one that the node went by.
+    /// The windows of a limit that are open at `now` of the owner's clock, or were so when the node's latest answer may
+    /// have been given. If `reset` tells the end of the window that the node used, it is only that one.
     fn open(&self, key: u32, index: usize, limit: &Limit, now: u64, reset: Option<u64>) -> Vec<Place> {
         let then = if TURNS.when(reset.is_none()) { now - self.doubt } else { now };
         let numbers = match (limit.algorithm, reset) {
@@ -336,7 +339,7 @@ impl FleetShares {
         if places[0] == places[1] { vec![places[0]] } else { places.into() }
     }
 
-    /// What the store shows.
+    /// Notes the counters that an execution shows.
     fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
         for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
             self.moved(key, (index, limit), counter.at.0, call, grant);
@@ -356,7 +359,7 @@ impl FleetShares {
         }
     }
 
-    /// What the store lends, or gets back, of a limit whose window it counts as that `at`.
+    /// Counts what the store lends or takes back in the window of `at`.
     fn moved(&mut self, key: u32, (index, limit): (usize, &Limit), at: u64, call: &Call, grant: &Grant) {
         let at = match &call.op {
             Op::Acquire(order) if order.window.is_next() => at + limit.period.0,
@@ -374,7 +377,7 @@ impl FleetShares {
         };
     }
 
-    /// Of windows whose checks were denied by what peers told, the store has lent.
+    /// Notes that the store has lent in windows in which checks were denied because of peers' reports.
     fn lent(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = call.op else { return };
         if order.epoch != 0 && grant.epoch != order.epoch {
@@ -394,7 +397,8 @@ impl FleetShares {
         }
     }
 
-    /// The fleet or the store has spent some window, and the store has not lent of it since that was said before.
+    /// Judges a denial because of peers' reports: some window of the limits has to be spent, and the store must not
+    /// have lent in it since an earlier such denial.
     fn denied(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let lately = |at: Option<&u64>| at.is_some_and(|at| moment.at < at + 2 * longest + HEARS);
@@ -409,7 +413,7 @@ impl FleetShares {
             if LAPSED.when(is_aligned && limit.period.0 - store % limit.period.0 < self.edge) {
                 return;
             }
-            // By the clock of the node the next window may have begun.
+            // By the node's clock the next window may have begun.
             let soon = self.open(request.key, index, limit, store + self.doubt, reset);
             let open = self.open(request.key, index, limit, store, reset);
             if LIARS.when(soon.iter().chain(&open).any(|place| self.is_lied(request.node, limit, *place))) {
@@ -418,7 +422,7 @@ impl FleetShares {
             for place in open {
                 let admitted = self.admitted.get(&place).copied().unwrap_or(0);
                 let (last, most) = self.shown.get(&place).copied().unwrap_or_default();
-                // A store that forgets shows less than there was; peers know of that, and of what it lent since.
+                // After a loss the store shows less than it has lent, but peers know of all of it.
                 let lent = self.lent.get(&place).copied().unwrap_or(0);
                 let shown = if forgot { most.max(lent) } else { last };
                 let shared = self.shared.get(&place).copied().unwrap_or(0);
@@ -426,7 +430,8 @@ impl FleetShares {
                 let is_told = shown >= limit.count
                     || LOANS.when(loaned > 0 && admitted + loaned >= limit.count && shown + shared >= limit.count);
                 if admitted >= limit.count || is_told {
-                    // Of several limits a denial names the one that lasts longest: only that is known to have denied.
+                    // A denial under several limits names the one that lasts longest; only of that is it known that it
+                    // denied.
                     if index == usize::from(decision.limit_index) {
                         self.refuted.entry((request.node, place)).or_default();
                     }
@@ -470,7 +475,7 @@ impl Observer for FleetShares {
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
             }
             Seen::Called { key, call, .. } => drop(self.digests.insert(*key, call.digest.0)),
-            // What is lent of what is set aside its lender tells as admitted on its share.
+            // Tokens lent from what is set aside are reported by the lender as admitted on its share.
             Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } if loan.aside => {
                 let window = store.0 / rule.limits[0].period.0;
                 *self.shared.entry((*key, 0, window)).or_default() += loan.tokens;
@@ -493,7 +498,7 @@ impl Observer for FleetShares {
                 }
                 self.lent(moment, *node, *key, call, grant);
             }
-            // The key had been forgotten.
+            // The node had dropped the key.
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
                 self.nearness.forget(self.lives.of(*node), *key);
             }
@@ -515,7 +520,8 @@ impl Observer for FleetShares {
             }
             let reset = aligned(rule).map(|_| decision.reset_at.0);
             for (index, limit) in rule.limits.iter().enumerate() {
-                // What is spent near a boundary may be of either window: that it was of both denies too little.
+                // Tokens spent near a boundary may be of either window and are counted in both, so that the checker
+                // finds too little rather than too much.
                 for place in self.open(request.key, index, limit, store.0, reset) {
                     *self.admitted.entry(place).or_default() += request.cost;
                 }
@@ -570,7 +576,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that.
+    /// The clock is set back by five seconds in the second second. Judging begins again when it has caught up, and two
+    /// periods and two seconds have passed.
     #[test]
     fn shares_are_judged_again_when_another_clock_has_counted_the_key_for_long() {
         for (at, seen) in [(10, 0), (11, 1)] {
@@ -585,8 +592,8 @@ mod tests {
         }
     }
 
-    /// Half of it is spent before the end of the owner's window, and the rest behind it: it is one window of the clocks that
-    /// both nodes go by.
+    /// Half of the share is spent before the end of the owner's window and the rest after it, but by the clocks of both
+    /// nodes in one window.
     #[test]
     fn shares_are_judged_by_the_clocks_that_nodes_go_by() {
         for (ahead, cost, seen) in [(0, 47, 0), (600_000, 48, 0), (600_000, 49, 1), (-400_000, 49, 1)] {
@@ -602,7 +609,8 @@ mod tests {
         }
     }
 
-    /// It is spent, and then the clock is set back by half a window, or by more, or it only shows later that it was behind.
+    /// The share is spent, and then the clock is set back by half a window or more, or turns out later to have been
+    /// behind.
     #[test]
     fn a_window_that_begins_again_by_a_clock_that_is_set_back_has_its_share_again_and_no_more() {
         for (at, back, cost, seen) in [
@@ -666,7 +674,8 @@ mod tests {
         }
     }
 
-    /// It had shown 60 of 100 when it lost them: what it lent since, less what came back, makes them as many or not.
+    /// The store had shown 60 of 100 when it lost them. Whether it has lent 100 in all depends on what it lent since,
+    /// less what came back.
     #[test]
     fn what_was_lent_before_a_loss_and_since_is_a_reason_to_deny() {
         for (since, back, seen) in [(40, 0, 0), (39, 0, 1), (50, 10, 0), (50, 11, 1)] {
@@ -740,8 +749,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "prefilter");
     }
 
-    /// All of a second's tokens are admitted in half a second. A denial names the limit of the half second, if that is spent, or
-    /// else the other; then the store lends. The next denial names the limit of the second.
+    /// All tokens of the limit per second are admitted in half a second. A denial names the limit of the half second,
+    /// if that is spent, or else the other; then the store lends. The next denial names the limit of the second.
     #[test]
     fn what_the_store_lends_refutes_only_the_window_that_a_denial_named() {
         for (named, second, seen) in [(1, "100/500ms fixed", 0), (0, "200/500ms fixed", 1)] {

@@ -1,5 +1,5 @@
-//! **single-flight**: at most one acquire of a key is under way at a time, so that a node waits for its tokens
-//! instead of asking twice.
+//! **single-flight**: at most one acquire of a key is under way at a time, so a node waits for its tokens instead of
+//! asking twice.
 
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("two-in-flight"),
 };
 
-/// Nobody gives up an acquire sooner than this.
+/// A node gives up no acquire sooner than this.
 const PATIENCE: u64 = 9_900;
 
-/// An acquire that was sent, and has not come back.
+/// An acquire that was sent and has not been answered.
 #[derive(Clone, Debug)]
 struct Flight {
     id: u64,
@@ -86,7 +86,7 @@ impl Observer for Flights {
                     });
                 }
             }
-            // An order under limits that have changed is void: the store is told so before it is asked again.
+            // After a change of limits an order is declared void before the next acquire.
             Seen::Called { node, key, call, .. } if let Op::Return { voids: Some(voids), .. } = &call.op => {
                 let place = (self.lives.of(*node), *key);
                 if self.flights.get(&place).is_some_and(|flight| flight.id == voids.id) {

@@ -1,5 +1,5 @@
-//! Whether the store's count of a key can be reconstructed: no call is under way, no call of this window was lost,
-//! and no node left with tokens. Notes for `tally.rs`; judges nothing.
+//! Knows whether the store's count of a key can be reconstructed: no call is under way, no call of this window was
+//! lost, and no node left with tokens. It judges nothing, and serves `tally.rs`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use rationd::core::decision::{Source, Verdict};
 use crate::maps::Numbered;
 use crate::observe::{Moment, Seen};
 
-/// Fewer keys than this may have to make room.
+/// A table with room for fewer keys may have to drop some.
 const ROOM: u32 = 100;
 
 /// One key.
@@ -17,17 +17,17 @@ const ROOM: u32 = 100;
 struct Key {
     /// Calls under way, by node and id.
     calls: BTreeMap<(u32, u64), ()>,
-    /// True time when something of it was lost last, or may have been.
+    /// When tokens of it were last lost, or may have been, in true time.
     lost: u64,
 }
 
 /// All keys.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
-    /// No key has to make room: what was lent to it ahead would lapse.
+    /// Whether no key is ever dropped. If one were, its tokens of the next window would lapse.
     is_roomy: bool,
     keys: Numbered<Key>,
-    /// The same of all keys.
+    /// When tokens of any key may last have been lost.
     lost: u64,
 }
 
@@ -42,7 +42,7 @@ impl Flow {
         (self.is_roomy && key.calls.is_empty()).then_some(key.lost.max(self.lost))
     }
 
-    /// What the store counts of a key is not all there.
+    /// Notes that tokens of a key were lost.
     pub(super) fn lose(&mut self, key: u32, moment: Moment) {
         self.keys.of(key).lost = moment.at;
     }
@@ -59,7 +59,7 @@ impl Flow {
                 }
             }
             Seen::Executed { key, call, grant, .. } if is_in_vain(call, grant) => self.lose(*key, moment),
-            // What a share admitted the store is charged later.
+            // The store is charged later for admissions on a share.
             Seen::Answered { request, decision, .. }
                 if decision.source == Source::Share && decision.verdict == Verdict::Allow =>
             {
@@ -71,7 +71,7 @@ impl Flow {
     }
 }
 
-/// The store did not take what a node handed back.
+/// Whether tokens of the call were lost: the store did not take all that was handed back, or did not confirm a grant.
 fn is_in_vain(call: &Call, grant: &Grant) -> bool {
     match call.op {
         Op::Return { amount, .. } => grant.granted < amount,

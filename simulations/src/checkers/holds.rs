@@ -1,7 +1,7 @@
 //! **conservation** of holds, as their clients see them. The final charge of a hold is the estimate plus what was
-//! charged later, or minus what was given back, and the client is told exactly that. Not more is given back than the
-//! estimate was too high, and not more is charged than it was too low. **at-most-once**: a hold is settled once, and
-//! not after its time is over.
+//! charged later, or minus what was given back, and the client is told exactly that. No more is given back than the
+//! estimate was too high, and no more is charged than it was too low. **at-most-once**: a hold is settled once, and not
+//! after its time is over.
 //!
 //! `tally.rs` judges into which windows tokens go back.
 
@@ -24,19 +24,19 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("hold-settled-twice"),
 };
 
-/// Clocks drift by so many millionths at most, and count whole microseconds.
+/// Clocks drift by at most this many millionths, and count whole microseconds.
 const DRIFT: u64 = 200;
 
 /// One hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hold {
     estimate: u64,
-    /// The policy let it pass: nothing was charged, and nothing goes back.
+    /// Whether the policy let it pass without the store: then nothing was charged, and nothing goes back.
     is_free: bool,
     /// When its time is over.
     ends: u64,
     actual: Option<u64>,
-    /// Charged and given back since.
+    /// Tokens charged and given back since.
     more: u64,
     back: u64,
 }
@@ -46,9 +46,9 @@ struct Hold {
 pub(super) struct Holds {
     is_on: bool,
     holds: Map<u64, Hold>,
-    /// Which hold a request is about that may charge more.
+    /// By request that may charge more: the hold that it is about.
     asked: Map<u64, u64>,
-    /// The latest admission was the policy's alone.
+    /// Whether the latest admission was the policy's, without the store.
     is_free: bool,
     found: Found,
 }
@@ -141,7 +141,8 @@ mod tests {
     use crate::checkers::tests::{History, SECOND};
     use crate::observe::Request;
 
-    /// A hold of ten that was seven: what is seen when so much goes back, so much is told, so often, so late.
+    /// The violations when a hold of ten is settled to seven: `back` tokens go back, the client is told `told`, it is
+    /// settled `times` times, at `at`.
     fn seen(back: u64, told: u64, times: u64, at: u64) -> Vec<&'static str> {
         let mut history = History::new("100/1s fixed");
         let mut checker = Holds { is_on: true, ..Holds::new(&history.setting()) };

@@ -1,8 +1,7 @@
-//! **honest**: who is denied, waits as long as it was told and asks the same node again is admitted,
-//! if nobody else has asked for the key meanwhile, or since the node last heard of it, and nothing
-//! went wrong.
+//! **honest**: a client that is denied, waits as long as it was told and asks the same node again is admitted, if no
+//! other node was lent tokens of the key meanwhile or since the node last heard of it, and nothing went wrong.
 //!
-//! Judged when demand is over and one client at a time asks: before, others always spend.
+//! Judged when demand is over and one client at a time asks, because others always spend before.
 
 use std::collections::BTreeMap;
 
@@ -62,15 +61,15 @@ struct Told {
 #[derive(Clone, Copy, Debug, Default)]
 struct Asking {
     id: u64,
-    /// When it was sent first.
+    /// When it was first sent.
     sent: u64,
-    /// When it was answered; `None`: it is under way.
+    /// When it was answered; `None` if it is under way.
     answered: Option<u64>,
-    /// Since when one has followed another.
+    /// Since when acquires have followed each other without a pause.
     since: u64,
 }
 
-/// Sooner than this after an answer the next acquire follows it.
+/// An acquire sent less than this long after an answer follows it without a pause.
 const AT_ONCE: u64 = 1_000;
 
 /// The checker.
@@ -78,13 +77,14 @@ const AT_ONCE: u64 = 1_000;
 pub(super) struct Honest {
     from: u64,
     told: BTreeMap<u32, Told>,
-    /// Requests that keep to what was told, and the wait.
+    /// Requests of clients that have waited as told, with what they were told.
     patient: BTreeMap<u64, Told>,
-    /// When each node was lent tokens of a key last, by the store's clock and in true time; when each node's latest
-    /// answer was given.
+    /// By key and node: when it was last lent tokens, by the store's clock and in true time. The next field: when its
+    /// latest answer was given.
     lent: BTreeMap<u32, BTreeMap<u32, (u64, u64)>>,
     heard: Map<(u32, u32), u64>,
-    /// When each node's latest acquire was answered; `None`: it was not. What it gives back first brings nothing.
+    /// When each node's latest acquire was answered; `None` if it was not. A return that leaves before it brings no
+    /// tokens.
     answered: Map<(u32, u32), Option<u64>>,
     asking: Map<(u32, u32), Asking>,
     /// Returns that have not been answered, and when the last of them was sent.
@@ -96,7 +96,7 @@ pub(super) struct Honest {
 
 impl Honest {
     pub(super) fn new(setting: &Setting) -> Self {
-        // Who came before demand was over and waits is served before who comes then.
+        // Checks that were waiting when demand ended are served before later ones.
         let from = setting.plan.span.0 + setting.plan.calm.0 + setting.plan.daemon.timeout.0;
         Self {
             from,
@@ -112,7 +112,7 @@ impl Honest {
         }
     }
 
-    /// What a node cannot know.
+    /// Takes note of what a node cannot know.
     fn note(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Settled { node, key, call: Call { op: Op::Acquire(_), id, .. }, grant, .. } = seen {
             self.answered.insert((*key, *node), grant.map(|_| moment.at));
@@ -122,7 +122,7 @@ impl Honest {
                 asking.answered = asking.answered.or(Some(moment.at));
             }
         }
-        // An acquire that overtook tokens on their way back waits for those before it is sent again.
+        // An acquire that overtook a return is sent again only after that return is answered.
         match seen {
             Seen::Called { node, key, call: Call { op: Op::Return { .. }, id, .. }, .. } => {
                 let place = self.returning.entry((*key, *node)).or_default();
@@ -160,7 +160,7 @@ impl Honest {
         }
     }
 
-    /// An acquire of that node was executed: whoever was told to wait before did not know how long it would be on its way.
+    /// Notes the trip of an acquire: a client that was told to wait before was not told of this trip.
     fn note_trip(&mut self, moment: Moment, [node, key]: [u32; 2], id: u64) {
         let Some(asking) = self.asking.get(&(key, node)).filter(|asking| asking.id == id) else { return };
         let trip = moment.at - asking.sent;
@@ -171,7 +171,7 @@ impl Honest {
         }
     }
 
-    /// Others were lent tokens after this node last heard of the key.
+    /// Whether others were lent tokens after this node last heard of the key.
     fn is_behind(&self, request: &Request) -> bool {
         let heard = self.heard.get(&(request.key, request.node));
         self.lent_to_others(request).any(|(at, _)| heard.is_none_or(|heard| heard < at))
@@ -182,13 +182,15 @@ impl Honest {
         others.filter(|(node, _)| **node != request.node).map(|(_, lent)| lent)
     }
 
-    /// The store lent the node nothing in time: the last acquire failed, or none has come since the request.
+    /// Whether the store lent the node nothing in time: its last acquire failed, or none was answered since the
+    /// request.
     fn is_silent(&self, request: &Request) -> bool {
         let answered = self.answered.get(&(request.key, request.node)).copied().flatten();
         answered.is_none_or(|at| at < request.asked)
     }
 
-    /// The store was asked all the time, and its answer has not come: several take longer than a check waits.
+    /// Whether acquires were under way all the time and the answer has not come: several trips take longer than a check
+    /// waits.
     fn is_slow(&self, request: &Request) -> bool {
         let place = (request.key, request.node);
         let asks = |asking: &Asking| asking.answered.is_none() && asking.since < request.asked + AT_ONCE;
@@ -198,7 +200,7 @@ impl Honest {
 
     fn asked(&mut self, moment: Moment, request: &Request) {
         let Some(told) = self.told.remove(&request.key) else { return };
-        // Clocks drift: the node's own wait is what counts, and it may be over a little early here.
+        // The wait counts by the node's own clock, so by true time it may be over a little early.
         let waited = moment.at - told.at + told.wait / 4_000 + 1 >= told.wait;
         if !ANOTHER.when(told.node != request.node || told.cost != request.cost || !waited) {
             self.patient.insert(request.id, told);
@@ -225,8 +227,7 @@ impl Observer for Honest {
             }
             Seen::Asked(request) if request.kind == Kind::Check => self.asked(moment, request),
             Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
-                // What was lent in a window that ended before it arrived, for all that the node knows,
-                // is lost.
+                // Tokens whose window may have ended before they arrived, as far as the node knows, are lost.
                 let near = moment.at - request.asked + 1_000;
                 let ends = self.ends.get(&request.key).copied().unwrap_or_default();
                 let crossed = rule.limits.iter().zip(ends).any(|(limit, end)| {
@@ -235,8 +236,8 @@ impl Observer for Honest {
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
                 let told = self.patient.remove(&request.id).filter(|_| !CROSSED.when(crossed));
-                // A store that gives no answer in time leaves the share, of which nothing was told, or nothing;
-                // one that is slow turns away.
+                // If the store gives no answer in time, the check is decided by the share, which the told wait did not
+                // consider, or not at all; if the store is slow, the check times out.
                 let alone = match decision.reason {
                     Reason::Share | Reason::Overload => {
                         SILENT.when(self.is_silent(request)) || SLOW.when(self.is_slow(request))
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The denial says to wait a second more: no call was on its way for less.
+    /// The denial names a wait that is a second longer than needed, because no call was under way for less than that.
     #[test]
     fn what_a_bucket_is_charged_when_it_hears_of_it_is_late_by_a_trip_at_most() {
         for (limit, trip, seen) in

@@ -1,10 +1,11 @@
-//! One limiter that sees all checks of a key in their order: what it admits, a fleet can be held to.
+//! One limiter that sees all checks of a key in their order, as a measure of what a fleet has to admit.
 //!
-//! It begins as if all had just been spent, so that it never admits more than the store could lend by then.
+//! It begins as if the limit had just been spent, so that it never admits more than the store could have lent by then.
 
 use rationd::core::limit::{Algorithm, Limit};
 
-/// What is left of one limit. A bucket counts parts of a token, of which a token has as many as its limit's period has microseconds.
+/// What is left of one limit. A bucket counts parts of a token; a token has as many parts as the limit's period has
+/// microseconds.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Bucket { parts: u128, at: u64 },
@@ -20,7 +21,7 @@ pub(super) struct Ideal {
 }
 
 impl Ideal {
-    /// All is spent at this time by the clock that counts the key.
+    /// A limiter whose limits are spent at `now` of the clock that counts the key.
     pub(super) fn spent(limits: &[Limit], now: u64) -> Self {
         let left = |limit: &Limit| match limit.algorithm {
             Algorithm::Gcra | Algorithm::Concurrent => Left::Bucket { parts: 0, at: now },
@@ -33,18 +34,18 @@ impl Ideal {
         Self { limits: limits.iter().map(|limit| (*limit, left(limit))).collect() }
     }
 
-    /// Whether these are its limits.
+    /// Whether it has these limits.
     pub(super) fn is_of(&self, limits: &[Limit]) -> bool {
         self.limits.iter().map(|(limit, _)| limit).eq(limits)
     }
 
-    /// What the largest bucket of them holds.
+    /// The largest burst of its buckets.
     pub(super) fn deepest(&self) -> u64 {
         let buckets = self.limits.iter().filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
         buckets.map(|(limit, _)| limit.capacity()).max().unwrap_or(0)
     }
 
-    /// Admits a check if all limits have so much left.
+    /// Admits a check if all limits have its cost left.
     pub(super) fn admit(&mut self, now: u64, cost: u64) -> bool {
         let admits = self.limits.iter_mut().fold(true, |admits, (limit, left)| {
             left.advance(limit, now);
@@ -106,7 +107,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    /// What is admitted of a check of one every tenth of a second, from a time that no window begins at.
+    /// How many checks are admitted of one every tenth of a second, beginning in the middle of a window.
     fn admitted(limits: &[&str], seconds: u64) -> u64 {
         let limits: Vec<Limit> = limits.iter().map(|limit| Limit::parse(limit).expect("a limit")).collect();
         let begun = 1_000 * SECOND + SECOND / 2;
@@ -117,12 +118,12 @@ mod tests {
 
     #[test]
     fn all_is_spent_at_first_and_then_limits_are_used() {
-        // What the fixed window that begins after half a second has, and the next two.
+        // The fixed window that begins after half a second admits its limit, and so do the next two.
         assert_eq!(admitted(&["4/1s fixed"], 3), 12);
-        // Nothing for a second, and then four in each, from the first check of it on.
+        // Nothing for a second, and then four in each window, which begins with its first check.
         assert_eq!(admitted(&["4/1s fixed from-first"], 3), 8);
         assert_eq!(admitted(&["4/1s burst 4"], 3), 11);
-        // The window of before weighs as if all of it had been used.
+        // The previous window weighs as if it had been used up.
         assert!((6..=10).contains(&admitted(&["4/1s sliding"], 3)), "{}", admitted(&["4/1s sliding"], 3));
         assert_eq!(admitted(&["4/1s fixed", "2/1s burst 2"], 3), admitted(&["2/1s burst 2"], 3));
     }

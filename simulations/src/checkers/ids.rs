@@ -1,7 +1,7 @@
-//! **at-most-once**: a call's id lends once, credits once and refunds once, however often the call
-//! arrives, as long as the store keeps its state; and a node hands back no more than it was lent. What
-//! is repeated belongs to the windows in which it was lent. No node uses an id again in another life.
-//! **no-free-budget**: nothing of an older epoch is credited, and a reset begins one.
+//! **at-most-once**: however often a call arrives, its id lends once, credits once and refunds once, as long as the
+//! store keeps its state; and a node hands back no more than it was lent. A repeated grant belongs to the windows in
+//! which it was lent. No node uses an id again in another life. **no-free-budget**: nothing of an older epoch is
+//! credited, and a reset begins a new one.
 
 use std::collections::BTreeMap;
 
@@ -44,24 +44,24 @@ pub(super) static SHEET: Sheet = Sheet {
 /// The store keeps keys for whole milliseconds.
 const ROUNDED: u64 = 1_000;
 
-/// Ids that are remembered of each key.
+/// How many ids are remembered of each key.
 const REMEMBERED: usize = 10_000;
 
-/// One key: what was executed under which id, and tokens by node.
+/// One key: what was executed under which id, and the tokens by node.
 #[derive(Debug, Default)]
 struct Key {
     done: BTreeMap<(u32, u64, u64), Done>,
-    /// By node, its life and the epoch: what was lent, and what was handed back.
+    /// By node, its life and the epoch: tokens lent, and tokens handed back.
     lent: Map<(u32, u64, u64), (u64, u64)>,
-    /// Epochs of before the store lost some of its state: what was lent under them is not known here any more.
+    /// Epochs during which the store lost some of its state: how much was lent under them is not known any more.
     blurred: Set<u64>,
     epoch: u64,
-    /// When the store may forget it, by its clock.
+    /// When the store may drop it, by its clock.
     until: u64,
 }
 
 impl Key {
-    /// A store that lost its state has lost its memory of ids, and what it lent under the epochs so far.
+    /// The store has lost its memory of ids, and how much it lent under the epochs so far.
     fn lose(&mut self) {
         let lent = self.lent.keys().map(|(.., epoch)| *epoch);
         let blurred = std::mem::take(&mut self.blurred).into_iter().chain(lent).chain([self.epoch]).collect();
@@ -74,7 +74,7 @@ impl Key {
 struct Done {
     times: u32,
     windows: [u64; MAX_LIMITS],
-    /// The call says until when it may be executed.
+    /// Whether the call says until when it may be executed.
     is_bounded: bool,
 }
 
@@ -85,24 +85,25 @@ pub(super) struct Ids {
     lives: Lives,
     /// The life in which a node used an id.
     used: Map<(u32, u64), u64>,
-    /// By node, its life and key: tokens of checks that passed uncharged, and what of them was taken back.
+    /// By node, its life and key: tokens of checks that a policy let pass uncharged, and how many of those were
+    /// refunded.
     uncharged: Map<(u32, u64, u32), (u64, u64)>,
     found: Found,
 }
 
-/// The time by which the store has forgotten a key that nobody calls meanwhile, as `lua/tail.lua` has it; never for
-/// buckets here of which tokens are lent, as those are not bound to a window.
+/// The time by which the store has dropped a key without further calls, as `lua/tail.lua` says. Buckets with lent
+/// tokens count here as never dropped, as those tokens are not bound to a window.
 fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
     let limits = call.rule.limits.iter();
-    // A bucket's census goes by the time in which it fills up, however long its period is.
+    // A bucket's census period depends on the time in which it fills up, not on its period.
     let span = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { limit.depth().0 } else { limit.period.0 };
     let shortest = limits.clone().map(span).min().unwrap_or(0);
     let ends = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
-        // Full again, and nothing of it is lent.
+        // The bucket is full again, and no tokens are lent.
         Algorithm::Gcra if counter.used == 0 => counter.at.0,
         Algorithm::Gcra | Algorithm::Concurrent => u64::MAX,
         Algorithm::Sliding => counter.at.0 + 3 * limit.period.0,
-        // One that has not begun.
+        // A window that has not begun.
         _ if counter.at.0 == 0 => grant.now.0 + 2 * limit.period.0,
         Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at.0 + limit.period.0,
     };
@@ -111,16 +112,17 @@ fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
     ends.max(grant.now.0 + 2 * census).saturating_add(ROUNDED)
 }
 
-/// What a node may hand back under a new epoch of what it was lent before, and brings back to a store that has lost it. Of a
-/// policy's only bucket that is all that the bucket owes, because the store counts that again, and the node may have spent any part
-/// of it: when a client takes a cost back, the node keeps the tokens, and hands them back with its lease.
+/// The tokens of an earlier epoch that a node may hand back, because its acquire has restored them in a store that had
+/// lost them. For a policy with one bucket those are all that the bucket owes: the store counts them again, and the
+/// node may have spent any part of them and have it back by a refund of a client, which it then hands back with its
+/// lease.
 fn brought_back(limits: &[Limit], order: &Acquire, now: Timestamp) -> u64 {
     let used = order.known.iter().map(|known| known.used).max().unwrap_or(0);
     let owed = match limits {
         [limit] if limit.algorithm == Algorithm::Gcra => {
             let span = order.known[0].at.since(now).min(limit.depth());
             let whole = gcra::tokens_in(limit, span);
-            // A part of a token is given back as a token.
+            // A part of a token is handed back as a whole one.
             (whole + u64::from(gcra::cost(limit, whole) < span)).min(limit.burst)
         }
         _ => 0,
@@ -129,7 +131,7 @@ fn brought_back(limits: &[Limit], order: &Acquire, now: Timestamp) -> u64 {
 }
 
 impl Ids {
-    /// What was granted before is of the windows that it was lent in.
+    /// Judges a repeated grant: it has to name the windows in which it was lent.
     fn repeated(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
         let Some(done) = self.keys.get(key).and_then(|state| state.done.get(&(node, call.id, grant.epoch))) else {
             return;
@@ -206,7 +208,7 @@ impl Observer for Ids {
                     && order.epoch != grant.epoch
                     && !(grant.replayed || grant.reset)
                 {
-                    // The store counts again what the node says that it was lent, and the node holds that still.
+                    // The store counts the tokens again that the node says it was lent and still holds.
                     let (lent, _) = state.lent.entry((*node, *incarnation, grant.epoch)).or_default();
                     *lent += brought_back(&call.rule.limits, &order, grant.now);
                 }
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A policy let a check pass without the store, and its client takes the cost back when the store is there again.
+    /// A policy let a check pass without the store, and its client refunds it when the store is back.
     #[test]
     fn what_is_taken_back_of_checks_that_passed_uncharged_may_be_handed_back() {
         for (passed, seen) in [(1, 0), (0, 1)] {
@@ -329,8 +331,8 @@ mod tests {
         }
     }
 
-    /// A node brings back a token that it has spent, and what it knows of the limit: a bucket that owes ten tokens a second after
-    /// the start. Then it is lent one.
+    /// A node restores a token that it has spent and what it knows of the bucket, which owes ten tokens one second
+    /// after the start. Then it is lent one.
     #[test]
     fn what_a_bucket_owes_that_a_node_brings_back_it_may_hand_back() {
         for (limit, at, most) in [
@@ -377,7 +379,7 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
     }
 
-    /// The window ends a second after it began and is kept for another, or for two after the last call.
+    /// The window ends a second after it began, and the key is kept for another second, or for two after the last call.
     #[test]
     fn a_call_that_comes_again_when_its_key_is_forgotten_is_another() {
         for (again, seen) in [(2_000_900, 1), (2_001_100, 0)] {
@@ -390,7 +392,8 @@ mod tests {
         }
     }
 
-    /// It is full again after a second at the latest. The store keeps it for two of the times in which it fills up, or for two seconds.
+    /// The bucket is full again after a second at the latest. The store keeps it for twice the time in which it fills
+    /// up, or for two seconds.
     #[test]
     fn a_bucket_is_forgotten_by_the_time_in_which_it_fills_up() {
         for (limit, again, seen) in [
