@@ -1,10 +1,10 @@
 //! What nodes that hear of each other may do together.
 //!
-//! **static-shares**: what all of them admit on their shares in one window stays below the limit, in
-//! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window whom
-//! the store would have admitted: the fleet had admitted all of the limit in it, or the store had lent
-//! all of it (what was lent and lapsed counts there, and what was handed back does not); and not again in a window in which the store has
-//! lent in spite of it, unless it had lost what it knew.
+//! **static-shares**: what all of them admit on their shares in one window stays below the limit, however the fleet is
+//! partitioned. **prefilter**: no check is denied because of peers' reports if the store would have admitted it. So at
+//! a denial the fleet has admitted all of the limit in the window, or the store has lent all of it (lapsed tokens
+//! count, returned ones do not); and if the store has lent in that window in spite of a denial, the node does not deny
+//! so again, unless the store had lost data.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! **bound** of leases and shares together: in no window, over no interval and by no estimate is more
-//! admitted of what the store lent and what nodes released on shares than the limit. Where a fault takes the
-//! store from some of the nodes and not from all, up to 95 % of the limit more, and nothing beyond.
+//! **bound** of leases and shares together: no more than the limit is admitted, in any window (fixed), over any
+//! interval (buckets) or by the estimate (sliding), on tokens that the store lent and on shares together. If a fault
+//! cuts the store off from some of the nodes and not from all, up to 95 % of the limit more is allowed, and nothing
+//! beyond.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -98,84 +99,85 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
 
-/// What is spent so near to a boundary may be of either window.
+/// Tokens spent this near to a boundary may be of either window.
 const EDGE: u64 = 5_000;
 
-/// Nodes that find the store again one after the other within so long find it together.
+/// Nodes that find the store again within this time of each other count as finding it together.
 const SAME_LOSS: u64 = 1_000_000;
 
-/// With the store back, a node goes on within its share for so long, and leases nothing more.
+/// How long a node with the store back stays within its share without leasing more.
 const GRACE: u64 = 1_000_000;
 
-/// A node asks a store that gave no answer again after a quarter of a second, and counts it as away for a second more: who
-/// is asked for the key later does not know whether it still is.
+/// A node asks a store that gave no answer again after a quarter of a second, and takes it for away for a second more.
+/// A node that is asked for the key later does not know whether the store still is away.
 const REMEMBERED: u64 = 1_250_000;
 
-/// Whose call was lost has found the store again within so long and two periods.
+/// A node whose call was lost has found the store again within this time and two periods.
 const FINDS: u64 = 2_000_000;
 
-/// Within so long it has asked the store, and heard.
+/// Within this time it has asked the store and has its answer.
 const ASKS: u64 = 10_000;
 
-/// Clocks of nodes drift in that second, and a trip is soon over.
+/// Tolerance for the drift of clocks in that second and for a trip.
 const DRIFT: u64 = 1_000;
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Joint {
     is_on: bool,
-    /// What excuses more, and what was admitted of everything.
+    /// Counts everything that was admitted, and what is excused of leases.
     all: Bound,
-    /// When a fault takes the store from some nodes only, and how long after it all of them have found it again.
+    /// The faults that cut the store off from some nodes only, and how long after a fault all of them have found it
+    /// again.
     partial: Vec<Partial>,
     settles: u64,
-    /// As many nodes as there have been at a time.
+    /// The number of nodes so far.
     nodes: u32,
-    /// Nodes hear of each other, and share out one share between them: of windows always, of what has even parts
-    /// from then on, in true time, as they count each other.
+    /// Whether nodes gossip, and so divide one share between them: windows always, limits with even parts only from
+    /// `met` on, in true time, when the nodes count each other.
     gossips: bool,
     met: u64,
-    /// Masters' clocks differ: windows of a share lie across those of a store.
+    /// Whether masters' clocks differ, so that windows of shares overlap two windows of a store.
     differ: bool,
     lives: Lives,
-    /// When a node left last.
+    /// When a node last left.
     left: u64,
-    /// When each call that asks for no tokens was first sent that is under way.
+    /// When each call under way that is no acquire was first sent.
     first_sent: Map<(Life, u64), u64>,
     keys: Numbered<Key>,
     places: Map<(Life, u32), Place>,
-    /// When the store last lost something of a key, or a former owner counted, by its clock; and by that in which execution of an
-    /// acquire each node has last heard what is set aside for it.
+    /// When the store last lost something of a key, or a former owner executed a call, by the store's clock; and, by
+    /// the same clock, when the acquire was executed whose answer last told each node what is set aside for it.
     forgotten: Map<u32, u64>,
     heard: Map<(Life, u32), u64>,
-    /// Keys of which something was admitted that was set aside.
+    /// Keys of which tokens set aside were admitted.
     entitled: Map<u32, ()>,
-    /// How much that was in its latest window, by the end of that.
+    /// By key: the end of the latest window in which such tokens were admitted, and how many.
     aside: Map<u32, (u64, u64)>,
     asides: Asides,
     clocks: Clocks,
     trips: Trips,
-    /// What was excused of the latest admission on a share, and of those that may be given back.
+    /// What was excused of the latest admission on a share; and, by hold, of those whose surplus may be given back.
     latest: Option<(u64, Pardon)>,
     pardons: Map<u64, Pardon>,
-    /// By key: when a script of the build before has last run on it, by the store's clock.
+    /// By key: when a script of the previous build last ran on it, by the store's clock.
     earlier: Map<u32, u64>,
     found: Found,
 }
 
-/// When a fault takes the store from some nodes only.
+/// A fault that cuts the store off from some nodes only.
 #[derive(Debug)]
 struct Partial {
     from: u64,
     until: u64,
-    /// Nodes that are not run, as bits; whichever, where it does not stop them.
+    /// The nodes that it stops, as bits; all bits if it stops none.
     nodes: u64,
-    /// It takes only some calls, and a node is without the store that has had no answer.
+    /// Whether it only loses some calls, so that it concerns only nodes without an answer.
     random: bool,
 }
 
 impl Partial {
-    /// Whether it is one of the nodes of a key that may be without the store then.
+    /// Whether some node that uses the key may be without the store at `at`.
     fn meets(&self, at: u64, key: &Key) -> bool {
         (self.from..self.until).contains(&at) && self.nodes & key.nodes != 0 && (!self.random || key.misses(at))
     }
@@ -189,21 +191,21 @@ fn bit(node: u32) -> u64 {
 /// One key.
 #[derive(Debug, Default)]
 struct Key {
-    /// The nodes that have been lent something of it or gone by their shares, as bits.
+    /// The nodes that were lent tokens of it or have used their shares, as bits.
     nodes: u64,
-    /// Who was lent something last, and who before that, if it is another one; and when.
+    /// The node that was last lent tokens, and the last other one before it; and when.
     lent: [(u32, u64); 2],
-    /// When somebody last answered on its share, and since when without a long pause.
+    /// When a node last decided by its share, and since when nodes have done so without a long pause.
     alone: u64,
     since: u64,
-    /// Until then, in true time, more is excused: the store has lent to a node that had not lost it.
+    /// Until when, in true time, more is excused, because the store has lent to a node while others used their shares.
     until: u64,
     /// The longest that a limit of it remembers.
     span: u64,
-    /// Of each limit's shares, of all nodes: what has been excused, and what has not.
+    /// By limit, of the shares of all nodes: what was excused, and what was counted.
     excused: Vec<Excused>,
     counted: Vec<Excused>,
-    /// And the parts of nodes that do not hear of each other.
+    /// By limit: the parts of nodes that do not hear of each other.
     parts: Vec<Parts>,
     seconds: BTreeMap<Life, Second>,
 }
@@ -217,40 +219,40 @@ impl Key {
         self.nodes |= bit(node);
     }
 
-    /// Whether another node may have something of what is open then.
+    /// Whether another node may hold tokens that are still open at `at`.
     fn is_lent_beside(&self, node: u32, at: u64) -> bool {
         let others = self.lent.iter().filter(|(of, lent)| *of != node && *lent > 0);
         others.map(|(_, lent)| lent + 2 * self.span + SAME_LOSS).max().is_some_and(|until| at <= until)
     }
 
-    /// Whether a node has had no answer about it of late.
+    /// Whether some node had a call about it without an answer of late.
     fn misses(&self, at: u64) -> bool {
         let until = |second: &Second| second.lost + 2 * self.span + FINDS;
         self.seconds.values().any(|second| second.lost > 0 && at <= until(second))
     }
 
-    /// Whether another node goes by its share.
+    /// Whether another node uses its share.
     fn is_shared_beside(&self, life: Life) -> bool {
         self.seconds.iter().any(|(of, second)| *of != life && second.alone > 0 && second.alone >= self.since)
     }
 }
 
-/// The second of a node that has found the store again.
+/// The second that a node waits after it has found the store again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Second {
-    /// When it last went by its share.
+    /// When it last decided by its share.
     alone: u64,
-    /// When the store first answered an acquire of it since it was lost last, or another call about the key that left since then; 0
-    /// while it is lost.
+    /// When the store answered again for the first time since the last loss, to an acquire or to another call that was
+    /// sent after the loss; 0 while it is lost.
     back: u64,
     /// When it last learned that a call was not answered.
     lost: u64,
-    /// When it first answered by its share after that second.
+    /// When it first decided by its share after that second.
     asked: Option<u64>,
 }
 
 impl Second {
-    /// It has lost and found the store since then, and waits no more.
+    /// Whether it has lost and found the store since `since`, and its second is over.
     fn is_over(&self, since: u64, at: u64) -> bool {
         self.back >= since && self.back > 0 && at + DRIFT >= self.back + GRACE
     }
@@ -258,7 +260,7 @@ impl Second {
     fn is_alone(&mut self, at: u64) {
         self.alone = at;
         if at > self.back + GRACE + DRIFT {
-            // The first check after its second it answers so, and asks the store meanwhile.
+            // It decides the first check after its second by its share, too, while it asks the store.
             let asked = *self.asked.get_or_insert(at);
             if at > asked + ASKS {
                 self.back = 0;
@@ -266,14 +268,14 @@ impl Second {
         }
     }
 
-    /// A call that asks for no tokens was answered, and had left then.
+    /// A call that is no acquire and was sent at `left` was answered.
     fn hears_else(&mut self, at: u64, left: u64) {
         if self.back == 0 && self.lost > 0 && left >= self.lost {
             self.hears(at, true);
         }
     }
 
-    /// It does not know any more that the store is away.
+    /// Whether it no longer knows that the store is away.
     fn has_forgotten(&self, at: u64) -> bool {
         self.back == 0 && self.lost > 0 && at >= self.lost + REMEMBERED
     }
@@ -292,18 +294,19 @@ impl Second {
 /// One key at one node.
 #[derive(Debug, Default)]
 struct Place {
-    /// It last went by its share.
+    /// When it last decided by its share.
     alone: u64,
-    /// The store has answered it.
+    /// The store's answers, and whether there was any.
     told: Answers,
     knows: bool,
-    /// When the call was sent of which it was told last by the key's owner; and the last that another server executed.
+    /// When the call was sent that the key's owner last answered; and the id of the last call that another server
+    /// executed.
     asked: u64,
     stale: u64,
     excused: Vec<Excused>,
 }
 
-/// What has been excused of one limit in the window at hand, and in the one before.
+/// Tokens excused under one limit in the present window, and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Excused {
     window: u64,
@@ -312,7 +315,7 @@ struct Excused {
 }
 
 impl Excused {
-    /// So many of these tokens are within `most` in the window at hand.
+    /// Counts tokens up to `most` in the present window; returns how many that were.
     fn take(&mut self, window: u64, most: u64, tokens: u64) -> u64 {
         if self.window != window {
             let before = if self.window + 1 == window { self.used } else { 0 };
@@ -323,7 +326,7 @@ impl Excused {
         part
     }
 
-    /// So many of what was excused in that window were given back, and as many others may be.
+    /// Takes refunded tokens off again, so that others may be excused.
     fn give_back(&mut self, window: u64, tokens: u64) {
         if self.window == window {
             self.used = self.used.saturating_sub(tokens);
@@ -336,18 +339,18 @@ impl Excused {
 struct Pardon {
     life: Life,
     key: u32,
-    /// By limit: the window, and how many tokens; and whether all nodes have one book of it.
+    /// By limit: the window, the tokens, and whether they were counted for all nodes together.
     of: Vec<(u64, u64, bool)>,
 }
 
-/// What nodes that do not hear of each other have of one limit in the window at hand: each its part, or what it was lent of it before
-/// anybody went by its part.
+/// What each of the nodes that do not hear of each other may admit under one limit in the present window: its part, or
+/// the tokens that it was lent before any node used its part.
 #[derive(Debug, Default)]
 struct Parts {
     window: u64,
     of: BTreeMap<Life, u64>,
     forgiven: u64,
-    /// What was lent of this window and of the one after it.
+    /// Tokens lent of the present and the next window, by node.
     lent: BTreeMap<u64, BTreeMap<Life, u64>>,
 }
 
@@ -368,7 +371,7 @@ impl Parts {
         *most = part.max(*most);
     }
 
-    /// What all of them have beyond the share of one, as far as that has not been forgiven yet.
+    /// How much all of them may admit beyond the whole share, as far as it was not forgiven before.
     fn forgive(&mut self, whole: u64) -> u64 {
         let beyond = self.of.values().sum::<u64>().saturating_sub(whole);
         let more = beyond.saturating_sub(self.forgiven);
@@ -377,15 +380,15 @@ impl Parts {
     }
 }
 
-/// So long after a fault all nodes have found the store again.
+/// How long after a fault all nodes have found the store again.
 fn settles(plan: &Plan) -> u64 {
     let longest = plan.policies.iter().flat_map(|policy| &policy.limits).filter_map(|text| Limit::parse(text).ok());
     let longest = longest.map(|limit| limit.period.0).max().unwrap_or(0);
     2 * longest + plan.redis.failover.0 + plan.redis.alone.0 + 2_000_000
 }
 
-/// When a fault takes the store from some of the nodes, and until all of them have found it again. Those that are not run are
-/// told when that begins.
+/// The faults of a plan that cut the store off from some of the nodes, until all have found it again. Faults that stop
+/// nodes are added when they begin.
 fn partial(plan: &Plan) -> Vec<Partial> {
     let is_random = plan.network.loss > 0 || !plan.zones.is_empty();
     let always = Partial { from: 0, until: u64::MAX, nodes: u64::MAX, random: true };
@@ -434,7 +437,7 @@ impl Joint {
         }
     }
 
-    /// Nodes are not run for a while.
+    /// Adds a fault that stops nodes.
     fn stops(&mut self, fault: &Fault) {
         let nodes = match &fault.what {
             What::Freeze { node } => bit(node % self.nodes.max(1)),
@@ -446,7 +449,7 @@ impl Joint {
         self.partial.push(Partial { from: fault.at.0, until, nodes, random: false });
     }
 
-    /// A node goes by its share of a key.
+    /// Notes that a node decides by its share.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let key = self.keys.of(request.key);
         key.span = key.span.max(rule.limits.iter().map(span).max().unwrap_or(0));
@@ -459,7 +462,7 @@ impl Joint {
         self.places.entry((self.lives.of(request.node), request.key)).or_default().alone = moment.at;
     }
 
-    /// The store lends while others may go by their shares.
+    /// The store lends tokens. If others may be using their shares, more is excused.
     fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, (now, tokens): (u64, u64)) {
         if call.rule.is_entitled() {
             return;
@@ -473,7 +476,7 @@ impl Joint {
                 parts.lend(now / span(limit) + u64::from(order.window.is_next()), life, tokens);
             }
         }
-        // Most often nobody does, and it need not be asked of each of a thousand nodes.
+        // Mostly no node uses its share, so the search over all nodes is spared.
         if state.alone == 0 || moment.at > state.alone + state.span + SAME_LOSS {
             return;
         }
@@ -482,7 +485,7 @@ impl Joint {
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
         let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
         let has_forgotten = state.seconds.get(&life).is_some_and(|second| second.has_forgotten(moment.at));
-        // A call that was not answered since then it has sent again at once, without having gone by its share.
+        // It may have sent a call again at once that got no answer since, without using its share.
         let has_sent_again = state.seconds.get(&life).is_some_and(|second| second.lost > knows);
         let has_forgotten = has_forgotten || has_sent_again && moment.at >= knows + REMEMBERED;
         let is_unpaid = UNAWARE.when(knows < state.since || has_forgotten)
@@ -493,18 +496,18 @@ impl Joint {
             return;
         }
         state.until = moment.at + 2 * state.span + SAME_LOSS;
-        // So is what the others have admitted by now.
+        // Admissions of other nodes so far are excused, too.
         self.excuse_shares(key, now, &call.rule);
     }
 
-    /// What was admitted by now of what is set aside, in windows at hand, is excused.
+    /// Excuses the admissions so far of tokens set aside, in present windows.
     fn excuse_aside(&mut self, why: &Exemption, key: u32, now: u64) {
         let aside = self.aside.remove(&key).filter(|(end, _)| now < *end);
         let (_, tokens) = aside.unwrap_or_default();
         self.all.beside(key, now, |_, _| why.forgives(tokens));
     }
 
-    /// What was admitted on shares by now, in windows at hand, is excused.
+    /// Excuses the admissions so far on shares, in present windows.
     fn excuse_shares(&mut self, key: u32, now: u64, rule: &Rule) {
         let counted = &mut self.keys.of(key).counted;
         counted.resize(rule.limits.len(), Excused::default());
@@ -518,11 +521,11 @@ impl Joint {
         });
     }
 
-    /// What is excused of an admission on a share, that of this node or of one that has lent of it, limit by limit.
+    /// What is excused, by limit, of an admission on the share of `life`, which decided it or lent the tokens.
     fn excused(&mut self, moment: Moment, life: Life, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
-            // It was set aside, so nothing excuses more but that the store has forgotten it, or has lent it to others.
+            // Tokens set aside are only excused if the store has lost that they are, or has lent them to others.
             let heard = self.heard.get(&(life, request.key)).copied().unwrap_or(0);
             let is_lost = self.forgotten.get(&request.key).is_some_and(|lost| heard <= *lost);
             let asked = self.places.get(&(life, request.key)).map_or(0, |place| place.asked);
@@ -533,7 +536,8 @@ impl Joint {
                 return vec![request.cost];
             }
             let (end, tokens) = self.aside.entry(request.key).or_default();
-            // A bucket remembers for as long as it takes to fill, and a sliding window counts in the next one, too.
+            // Admissions of a bucket count for as long as it takes to fill, and those of a sliding window also in the
+            // next one.
             let (is_bucket, is_sliding) = (rule.is_entitled_bucket(), rule.is_entitled_sliding());
             let limit = &rule.limits[0];
             let open = match window_end(limit, Timestamp(now)).0 {
@@ -569,7 +573,7 @@ impl Joint {
                 let book = if gossips { all } else { one };
                 let is_bucket = limit.algorithm == Algorithm::Gcra;
                 let (length, passed) = (span(limit), now % limit.period.0);
-                // Full at first, a bucket lets as much pass again in the time in which it fills up.
+                // A bucket that is full at first admits its burst, and as much again in the time in which it fills up.
                 let (whole, window) = (whole(limit), now / length);
                 if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
                     pardon.of.push((window, 0, gossips));
@@ -592,7 +596,8 @@ impl Joint {
                     let before = counted.used - taken;
                     taken - taken.min(RELEASED.forgives(quarter).saturating_sub(before))
                 };
-                // Twice the part of a bucket may have a token more than the part has twice: 95 % of two tokens are one, and of four three.
+                // The part of twice a bucket may be one token more than twice the part, by rounding: 95 % of two tokens
+                // are one, and of four three.
                 let most = if is_bucket { part_of(share_of(2 * limit.capacity())).max(2) } else { times * part };
                 let tokens = book.take(window, most, request.cost - strict);
                 pardon.of.push((window, tokens, gossips));
@@ -600,14 +605,14 @@ impl Joint {
             })
             .collect();
         self.latest = Some((request.id, pardon));
-        // `all` learns a key's limits with its first admission, before which there is nothing to exceed them.
+        // `all` learns a key's limits with its first admission; before that nothing can exceed them.
         self.all.beside(request.key, now, |index, limit| {
             key.parts.get_mut(index).map_or(0, |parts| parts.forgive(whole(limit)))
         });
         excused
     }
 
-    /// What a share has admitted is given back to it, so that as much more may be excused.
+    /// Tokens of a hold are given back to its share, so that as many others may be excused.
     fn given_back(&mut self, hold: u64, cost: u64) {
         let Some(Pardon { life, key, of }) = self.pardons.remove(&hold) else { return };
         for (index, (window, tokens, is_of_all)) in of.into_iter().enumerate() {
@@ -637,19 +642,18 @@ impl Joint {
     }
 }
 
-/// Whether a node that asked then when it was last told of a key may go by another clock than its owner's, or what is admitted by
-/// that may count.
+/// Whether a node whose last answered call was sent at `asked` may use another clock than the owner's, or admissions by
+/// another clock may still count.
 fn goes_by_another(clocks: &Clocks, moment: Moment, key: u32, asked: u64, span: u64) -> bool {
     clocks.leapt(key).is_some_and(|leapt| asked <= leapt) || clocks.is_new(moment, key, 2 * span)
 }
 
-/// When nodes that were there from the start know of each other, as they would have for long. A fleet that is torn afterwards counts who is
-/// missed for ten minutes.
+/// When the nodes of the start know of each other. A node that is missing afterwards is counted for ten minutes more.
 fn met(plan: &Plan) -> u64 {
     plan.gossip.map_or(u64::MAX, |gossip| gossip.join.0 + 2 * gossip.tick.0 + SAME_LOSS)
 }
 
-/// What shares are of a limit.
+/// The tokens of a limit that all shares have together.
 fn whole(limit: &Limit) -> u64 {
     share_of(limit.capacity())
 }
@@ -658,7 +662,7 @@ fn share_of(tokens: u64) -> u64 {
     tokens * MOST_PPM / 1_000_000
 }
 
-/// How long a limit remembers.
+/// For how long an admission counts under a limit.
 fn span(limit: &Limit) -> u64 {
     if limit.algorithm == Algorithm::Gcra { limit.depth().0.max(1) } else { limit.period.0 }
 }
@@ -691,7 +695,7 @@ impl Observer for Joint {
             Seen::Lost { key, store } | Seen::Undone { key, store } => {
                 self.forgotten.insert(*key, store.0);
                 if self.entitled.contains_key(key) {
-                    // What was admitted on it so far the store may lend again.
+                    // The store may lend tokens again that were admitted so far.
                     self.all.beside(*key, store.0, |_, limit| FORGOTTEN.forgives(whole(limit)));
                 }
             }
@@ -708,7 +712,7 @@ impl Observer for Joint {
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated =>
             {
                 self.excuse_aside(&RESET, *key, grant.now.0);
-                // Nor is what shares owe owed any more.
+                // Nor are shares' debts paid any more.
                 self.excuse_shares(*key, grant.now.0, &call.rule);
             }
             Seen::Left { .. } => self.left = moment.at,
@@ -721,7 +725,7 @@ impl Observer for Joint {
                 self.given_back(*hold, request.cost);
             }
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
-                // The key had been forgotten, if it was known.
+                // The node had dropped the key, if it knew it before.
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
                 (place.knows, place.alone, place.told, place.asked) = (false, 0, Answers::default(), 0);
             }
@@ -781,8 +785,8 @@ mod tests {
         What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both }
     }
 
-    /// Three nodes under a fault, where so many of a thousand messages are lost. Node 0 has been lent something, and `lends` just before the
-    /// time that is told.
+    /// Three nodes under a fault, with `loss` of a thousand messages lost. Node 0 was lent something before, and node
+    /// `lends` just before the returned time.
     fn under_a_fault(what: &What, loss: u32, lends: u32) -> (History, Joint, u64) {
         let mut history = History::new("10/1s fixed");
         let mut setting = history.setting();
@@ -801,13 +805,13 @@ mod tests {
         (history, checker, at)
     }
 
-    /// What may be admitted on the share of node 0 in a window of ten of which seven were lent, under a fault. That node has been
-    /// lent something, and `lends` just before.
+    /// How much may be admitted on the share of node 0, under a fault, in a window of ten of which seven were lent.
+    /// Node 0 was lent something before, and node `lends` just before.
     fn most_beside_leases(what: &What, lends: u32) -> u64 {
         most_with_losses(what, lends, 0, None)
     }
 
-    /// The same where so many of a thousand messages are lost, and a call of node 0 was, so long before.
+    /// The same with `loss` of a thousand messages lost, and a call of node 0 lost that long before.
     fn most_with_losses(what: &What, lends: u32, loss: u32, lost: Option<u64>) -> u64 {
         let admitted = |more: u64| {
             let (mut history, mut checker, at) = under_a_fault(what, loss, lends);
@@ -865,7 +869,7 @@ mod tests {
         }
     }
 
-    /// Two periods and two seconds after a call was lost its node has found the store again.
+    /// Two periods and two seconds after a lost call its node has found the store again.
     #[test]
     fn where_messages_are_lost_at_random_only_a_call_that_was_excuses_more() {
         let noise = What::Noise { loss: 5, repeats: 0 };
@@ -883,7 +887,7 @@ mod tests {
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Joint::new(&setting);
             let at = 5 * SECOND;
-            // Another node goes by its share, and then the one that leases; that is the first to have an answer.
+            // Another node uses its share, and then the one that leases, which is the first to have an answer.
             history.settled(&mut checker, 1, 1, 1);
             history.check(&mut checker, at, 5, Source::Share, true);
             checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
@@ -895,7 +899,7 @@ mod tests {
         }
     }
 
-    /// Its second begins with the answer to a call that asks for no tokens, if that has left since the store was lost.
+    /// Its second begins with the answer to a call that is no acquire, if that was sent after the store was lost.
     #[test]
     fn a_second_begins_with_the_first_answer_to_any_call() {
         for (left, seen) in [(1, 0), (-1, 1)] {
@@ -941,7 +945,8 @@ mod tests {
 
     #[test]
     fn parts_that_were_counted_apart_are_forgiven_what_they_are_beyond_the_share_of_one() {
-        // Two nodes that were told of one node: 18 of ten, where one share is 9. So nine more than ten, and no more.
+        // Two nodes that each know of one node have 18 of ten, while one share is 9. So nine more than ten may be
+        // admitted.
         for (more, told, seen) in [(9, 1, 0), (10, 1, 1), (1, 2, 1)] {
             let mut history = History::new("10/10s fixed");
             let mut checker = Joint::new(&history.setting());
@@ -959,8 +964,8 @@ mod tests {
         }
     }
 
-    /// It has 1.9 at first, and as much comes in the time in which it fills up: three in all. A fourth is what bound.rs allows for the trip of
-    /// an answer.
+    /// The part is 1.9 at first, and as much again in the time in which it fills up: three in all. A fourth is allowed
+    /// by bound.rs for the trip of an answer.
     #[test]
     fn a_part_of_a_small_bucket_is_reckoned_for_both_of_its_fills_at_once() {
         for (cost, seen) in [(4, 0), (5, 1)] {
@@ -974,7 +979,7 @@ mod tests {
 
     #[test]
     fn what_one_node_was_lent_before_is_beside_the_parts_of_others() {
-        // One node has eight of a window, and two others have four each: 16, seven more than one share.
+        // One node may admit eight in a window and two others four each: 16, seven more than one share.
         for (window, beyond) in [(1, 7), (2, 0)] {
             let parts = &mut Parts::default();
             parts.lend(window, (0, 0), 8);
@@ -1005,8 +1010,8 @@ mod tests {
         }
     }
 
-    /// Nine are admitted of what is set aside, and a script of the build before runs on the key before, after or long after that, or
-    /// on another key.
+    /// Nine tokens set aside are admitted, and a script of the previous build runs on the key before, after or long
+    /// after that, or on another key.
     #[test]
     fn what_is_set_aside_is_excused_where_a_script_of_the_build_before_has_run() {
         let (before, after) = (Some(2), Some(SECOND / 5));
@@ -1016,7 +1021,7 @@ mod tests {
             (None, 0, SECOND / 10, 0, 10, 1),
             (before, 1, SECOND / 10, 0, 10, 1),
             (after, 1, SECOND / 10, 0, 10, 1),
-            // Two periods later, whoever has heard of the key since is judged.
+            // Two periods later a node that has heard of the key since is judged.
             (before, 0, 2 * SECOND + SECOND / 10, 0, 10, 0),
             (before, 0, 2 * SECOND + SECOND / 10, SECOND, 10, 1),
             (before, 0, SECOND + SECOND / 10, SECOND, 10, 0),
@@ -1079,8 +1084,8 @@ mod tests {
         }
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and two periods after that, and until the
-    /// node is told by it. Where it always was the key's own, nothing is excused.
+    /// The clock is set back by five seconds in the second second. Judging begins again when it has caught up, two
+    /// periods have passed, and the node has heard of it. If the clock always was the key's own, nothing is excused.
     #[test]
     fn leases_and_shares_are_judged_again_when_another_clock_has_counted_the_key_for_long() {
         let rows = [(5, true, 8, 0), (5, true, 9, 1), (5, false, 9, 0), (0, true, 8, 1), (0, false, 8, 1)];
@@ -1117,7 +1122,7 @@ mod tests {
             history.settled(&mut checker, 1, 1, 1);
             history.check(&mut checker, at, 5, Source::Share, true);
             if knows {
-                // The node that asks is the one that went by its share.
+                // The node that asks is the one that used its share.
                 checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
                 history.check(&mut checker, at, 0, Source::Share, false);
             }
@@ -1127,8 +1132,8 @@ mod tests {
         }
     }
 
-    /// How often it is a violation that a node is lent so long after both went by their shares, while the other goes by its own, where a call of
-    /// that node was not answered at that time.
+    /// The number of violations when a node is lent `later` after both used their shares, while the other uses its own,
+    /// and a call of the lent node got no answer at `unanswered_at`.
     fn lent_beside_a_share(later: u64, unanswered_at: u64) -> usize {
         let mut history = History::new("10/10s fixed");
         let mut setting = history.setting();
@@ -1153,7 +1158,7 @@ mod tests {
         }
     }
 
-    /// A call was not answered since, and it has sent it again at once.
+    /// A call got no answer since, and was sent again at once.
     #[test]
     fn who_has_not_gone_by_its_share_for_long_is_lent_beside_that_of_another() {
         for (later, seen) in [(REMEMBERED, 0), (REMEMBERED - 1, 1)] {

@@ -1,7 +1,7 @@
-//! **landing**: what the store lends a node holds, however late the answer comes: its next check of that key
-//! passes by it, and is no matter of what to do without the store.
+//! **landing**: a node holds what the store lends it, however late the answer comes: it decides the next check of that
+//! key by the grant, and not by its share or policy.
 //!
-//! For windows that stay open for a while, where the node owes nothing for a share.
+//! Judged for windows that stay open for a while, if the node owes nothing for a share.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Reason, Source};
@@ -42,13 +42,13 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: None,
 };
 
-/// So long after it was lent it may have been given back, or its window may be over.
+/// After this time a grant may have been handed back, or its window may be over.
 const SOON: u64 = 20_000;
 
-/// So long after an admission on a share that is what is paid first.
+/// For this long after an admission on a share a grant first pays for that.
 const OWES: u64 = 2_000_000;
 
-/// What a node was lent just now.
+/// A grant that has just come.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
     tokens: u64,
@@ -59,11 +59,11 @@ struct Lent {
 #[derive(Clone, Debug, Default)]
 struct Place {
     latest: u64,
-    /// The latest that was answered: again, it brings nothing.
+    /// The latest acquire that was answered; a second answer brings nothing.
     landed: u64,
     epoch: u64,
     lent: Option<Lent>,
-    /// When a share was last spent of it.
+    /// When its share was last spent from.
     alone: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ struct Place {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Landing {
     is_on: bool,
-    /// An answer is under way for so long at most, as a node sees it.
+    /// How long an answer is under way at most, as a node sees it.
     timeout: u64,
     lives: Lives,
     places: Map<(Life, u32), Place>,
@@ -143,7 +143,7 @@ impl Observer for Landing {
         match seen {
             Seen::Called { node, key, call, .. } => {
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
-                // What is handed back is not held.
+                // Tokens that the call hands back are not held.
                 place.lent = None;
                 if let Op::Acquire(order) = &call.op {
                     place.latest = place.latest.max(call.id);

@@ -1,11 +1,10 @@
 //! **conservation** of leases, key by key: a node admits no more of a key than it was lent and has not returned. For
-//! windows only what was lent of those that are open by the store's clock counts, and after a reset only what was
-//! lent since.
+//! windows only tokens of those count that are open by the store's clock, and after a reset only those lent since.
 //!
-//! What a node lends on to a peer it has spent then. The peer admits no more with it, once, when it hears of it, and of
-//! windows only while what it was lent on of is open.
+//! Tokens that a node lends on to a peer are spent at that moment. The peer admits no more than those with them, once,
+//! when it hears of them, and only while their window is open.
 //!
-//! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
+//! Lapsed tokens of buckets are not taken off here; `bucket.rs` judges when they lapse.
 
 use rationd::core::ask::{Ask, Loan};
 use rationd::core::call::{Call, Grant, Op};
@@ -63,55 +62,56 @@ impl Lot {
     }
 }
 
-/// What is left of a window that is over is handed back, where a window of another limit is still open. A node that is not
-/// run meanwhile does so later, and by then it may have spent of another lot.
+/// How long the rest of a lot whose first window is over is remembered: the node hands it back if the window of another
+/// limit is still open, and does so late if it is frozen meanwhile.
 const HANDED_BACK: u64 = 20_000_000;
 
-/// Forgets lots that are used up, or were over long ago.
+/// Forgets lots that are used up or ended long ago.
 fn forget(lots: &mut Vec<Lot>, now: u64) {
     lots.retain(|lot| now < lot.ends || lot.tokens > 0 && now < lot.ends.saturating_add(HANDED_BACK));
 }
 
-/// What a peer lent on: how much of it is left, and when the first window of it ends.
+/// Tokens that a peer lent on: how many are left, and when the first of their windows ends.
 #[derive(Clone, Copy, Debug)]
 struct LentOn {
     tokens: u64,
     ends: u64,
-    /// How long it lasts, as the peer has said: an ask that came twice is answered twice, perhaps of two windows.
+    /// How long they last by the peer's answer, which tells two answers apart: an ask that came twice is answered
+    /// twice, perhaps from two windows.
     lasts: Option<Micros>,
-    /// When it was heard of, in true time.
+    /// When the answer was heard, in true time.
     heard: u64,
 }
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct LeaseConservation {
-    /// Baselines keep no leases, or none that are called so.
+    /// Baselines keep no leases of this kind.
     leases: bool,
     clocks: Clocks,
-    /// So long after a key's clock has caught up with all before, what those lent is over.
+    /// How long after a key's clock has caught up with all earlier ones their grants are over.
     lasts: u64,
-    /// Keys of which a cost was taken back at a node.
+    /// Keys of which a node had a refund.
     refunded: Set<(Life, u32)>,
     lives: Lives,
     lent: Ids,
     /// Acquires that a former owner has executed, by another clock than the owner's.
     stale: Set<(Life, u64)>,
     returned: Ids,
-    /// Refunds that no call has taken along yet: when their windows end, and their costs.
+    /// Refunds that no call has taken along yet: the ends of their windows, and their costs.
     asked: Refunds<(u64, u64)>,
     held: Map<(Life, u32), Vec<Lot>>,
-    /// What was lent on for an ask of a node that has not heard of it yet: an ask that arrives twice is served twice.
+    /// By asking node and ask: loans that have not been heard yet; two if the ask arrived twice.
     sent: Map<(Life, u64), Vec<LentOn>>,
     heard: Ids,
-    /// What a node was lent on of a key last.
+    /// The last loan that a node heard of, by key.
     borrowed: Map<(Life, u32), LentOn>,
-    /// The last reset that a node asked for: what it had asked for before is lent to nobody.
+    /// The last reset that a node requested: acquires before it bring nothing.
     resets: Map<(Life, u32), u64>,
     found: Found,
 }
 
-/// Takes tokens from the lots, the first first, and returns how many were missing.
+/// Takes tokens from the lots in their order, and returns how many were missing.
 fn take<'a>(lots: impl Iterator<Item = &'a mut Lot>, tokens: u64) -> u64 {
     lots.fold(tokens, |due, lot| {
         let part = due.min(lot.tokens);
@@ -153,7 +153,7 @@ impl LeaseConservation {
         if self.resets.get(&(life, key)).is_some_and(|reset| call.id < *reset) {
             return;
         }
-        // Only one aligned window is ever lent of ahead.
+        // Only rules with one aligned window are ever lent ahead.
         let (ahead, period) = (order.window.is_next(), call.rule.limits[0].period.0);
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
         let is_stale = self.stale.remove(&(life, call.id));
@@ -162,7 +162,7 @@ impl LeaseConservation {
         let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
             Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
-            // What ends first is spent first.
+            // Lots are sorted by their ends, because those that end first are spent first.
             None => lots.insert(lots.partition_point(|lot| lot.ends <= ends), Lot { starts, ends, tokens }),
         }
     }
@@ -182,12 +182,12 @@ impl LeaseConservation {
         ends.min().unwrap_or(u64::MAX)
     }
 
-    /// What a node hands back of such windows, and what it asks the store to refund.
+    /// Takes tokens off that a node hands back, or that it asks the store to refund.
     fn leave(&mut self, moment: Moment, life: Life, key: u32, call: &Call) {
         match &call.op {
             Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
                 let ends = self.ends(moment, key, &call.rule, &windows.map(StoredTime::number));
-                // What a former owner has lent is looked for last.
+                // Tokens of a former owner, which never end here, are taken last.
                 let missing = self.take_last(life, key, *amount, ends);
                 let missing = self.take_last(life, key, missing, u64::MAX);
                 let is_known = !REFUNDS.when(ends == u64::MAX || self.refunded.contains(&(life, key)));
@@ -199,7 +199,7 @@ impl LeaseConservation {
                     });
                 }
             }
-            // What the store takes back of a refund is not in the lease.
+            // A refund that goes to the store is not in the lease.
             Op::Refund { amount, .. } if self.returned.is_first(life, call.id) => {
                 let mut due = *amount;
                 for (ends, cost) in self.asked.leave(life, key, |_| true) {
@@ -216,7 +216,7 @@ impl LeaseConservation {
         take(lots.rev().filter(|lot| lot.ends == ends), tokens)
     }
 
-    /// Another clock counts the key at once: what was lent by the one before ends when nobody knows.
+    /// Another clock counts the key: when grants of the former one end is not known, so they never end here.
     fn leap(&mut self, key: u32) {
         for (_, lots) in self.held.iter_mut().filter(|((_, of), _)| *of == key) {
             lots.iter_mut().for_each(|lot| (lot.starts, lot.ends) = (0, u64::MAX));
@@ -235,7 +235,8 @@ impl LeaseConservation {
         }
     }
 
-    /// A node without the store lends of what is set aside for it: entitled.rs knows how much that is. It ends with the window.
+    /// A node without the store lends tokens that are set aside for it (entitled.rs judges how many). They end with the
+    /// window.
     fn lend_aside(&mut self, moment: Moment, key: u32, (peer, ask): (Life, &Ask), loan: &Loan, rule: &Rule, now: u64) {
         let (limit, end) = (&rule.limits[0], window_end(&rule.limits[0], Timestamp(now)).0);
         let at = if limit.algorithm == Algorithm::Sliding { end - limit.period.0 } else { end };
@@ -248,7 +249,7 @@ impl LeaseConservation {
         });
     }
 
-    /// A node lends on to a peer, of what ends first.
+    /// A node lends tokens on to a peer, first those that end first.
     fn lend_on(&mut self, moment: Moment, (life, key): (Life, u32), (peer, ask): (Life, &Ask), loan: &Loan, now: u64) {
         let lots = self.held.entry((life, key)).or_default();
         forget(lots, now);
@@ -263,7 +264,7 @@ impl LeaseConservation {
         sent.push(LentOn { tokens: loan.tokens, ends: ends.unwrap_or(u64::MAX), lasts: loan.lasts, heard: 0 });
     }
 
-    /// A node hears what a peer lends on. Of one ask it hears once.
+    /// A node hears a loan. It adopts one answer to each ask.
     fn borrow(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, loan: &Loan) {
         let sent = self.sent.remove(&(life, ask.id)).unwrap_or_default();
         let is_it = |sent: &&LentOn| (sent.tokens, sent.lasts) == (loan.tokens, loan.lasts);
@@ -274,7 +275,7 @@ impl LeaseConservation {
         }
     }
 
-    /// A check is admitted with what a peer has lent on just now.
+    /// Judges a check that is admitted with a loan of a peer.
     fn spend_borrowed(&mut self, moment: Moment, request: &Request, now: u64) {
         let borrowed = self.borrowed.get_mut(&(self.lives.of(request.node), request.key));
         let fits = |lent: &LentOn| lent.heard == moment.at && lent.tokens >= request.cost && now < lent.ends;
@@ -289,7 +290,7 @@ impl LeaseConservation {
         }
     }
 
-    /// The node may have them back, of whatever window it has spent of.
+    /// Refunded tokens may be in the lease again, in any of its windows.
     fn refund(&mut self, request: &Request) {
         let lots = self.of(request);
         let ends = lots.iter().map(|lot| lot.ends).max().unwrap_or(u64::MAX);
@@ -327,7 +328,7 @@ impl Observer for LeaseConservation {
                     Source::Peer => self.spend_borrowed(moment, request, store.0),
                     _ => {}
                 },
-                // A reset that the store has not answered yet clears when that answer comes.
+                // A reset that the store has not answered yet takes effect when that answer comes.
                 Kind::Reset if decision.source == Source::Store && decision.reason != Reason::Store => {
                     self.of(request).clear();
                 }
@@ -390,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_is_lent_on_is_spent_there_and_admitted_once_and_in_time() {
-        // What is lent on of four, when the peer is admitted how much with it, and how much is spent here then.
+        // How much of four is lent on, when the peer admits how much with it, and how much is spent here.
         for (tokens, at, cost, own, seen) in
             [(3, 2, 3, 1, 0), (5, 2, 3, 0, 1), (3, 2, 3, 2, 1), (3, 2, 4, 0, 1), (3, 3, 1, 0, 1)]
         {
@@ -432,7 +433,8 @@ mod tests {
         }
     }
 
-    /// An ask that came twice was answered at the end of a window and at the beginning of the next, and the node heard the one or the other.
+    /// An ask that came twice was answered at the end of a window and at the beginning of the next, and the node heard
+    /// one of the answers.
     #[test]
     fn of_two_answers_to_an_ask_the_one_counts_that_was_heard() {
         for (heard, seen) in [(105, 1), (991_851, 0)] {
@@ -485,7 +487,7 @@ mod tests {
 
     #[test]
     fn what_a_former_owner_lends_by_another_clock_ends_by_that() {
-        // How far clocks of masters may differ, whether one lends that is no owner any more, and what is seen.
+        // How far the clocks of masters may differ, whether a former owner lends, and how many violations there are.
         for (skew, stale, seen) in [(5, true, 0), (5, false, 1), (0, true, 1)] {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
@@ -514,8 +516,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
-    /// The clock is five seconds back from the second second on: until it has caught up, and two periods and two seconds after that,
-    /// no window ends.
+    /// The clock is set back by five seconds in the second second. No window ends until it has caught up, and two
+    /// periods and two seconds have passed.
     #[test]
     fn what_a_clock_lends_that_has_caught_up_with_the_one_before_ends_with_its_window() {
         for (second, seen) in [(10, 0), (11, 1)] {

@@ -1,7 +1,8 @@
-//! **truth** of what remains, of shapes other than one fixed window (`remaining.rs`): of the limit that a decision names, no more
-//! than the store had left by one of its last answers, reckoned on to the time of the decision, and what the node holds.
+//! **truth** of the remaining tokens, for rules other than one fixed window (which `remaining.rs` judges): for the
+//! limit that a decision names, no more remain than the store had left by one of its last answers, projected to the
+//! time of the decision, plus what the node holds.
 //!
-//! Known is what the node was shown: others may have taken it since.
+//! That is what the node could know; others may have taken tokens since.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,17 +55,17 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("own-counts-twice"),
 };
 
-/// Answers that are remembered of a key.
+/// How many answers are remembered of a key.
 const ANSWERS: usize = 3;
 
-/// Tokens that a node holds, and until when at most in true time.
+/// Tokens that a node may hold, and until when at most, in true time.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     until: u64,
     tokens: u64,
 }
 
-/// The counters of an answer, and what of a bucket they show as lent was lent to this node.
+/// The counters of an answer, and how many of the lent tokens in them were lent to this node.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     counters: [Counter; MAX_LIMITS],
@@ -86,7 +87,7 @@ impl Known {
         self.shown.drain(..self.shown.len().saturating_sub(ANSWERS));
     }
 
-    /// The oldest go first.
+    /// Removes tokens, the oldest first.
     fn let_go(&mut self, tokens: u64) {
         let mut due = tokens;
         for held in &mut self.held {
@@ -96,8 +97,8 @@ impl Known {
         }
     }
 
-    /// What a node holds counts as left. Of a bucket all that counts that it was lent when the store answered: what it has spent of it
-    /// since may have trickled in again.
+    /// The node's own tokens, which count as left. For a bucket these are all that it had been lent when the store
+    /// answered, because tokens that it has spent since may have trickled in again.
     fn own(&self, now: u64, limit: &Limit) -> u64 {
         let sum =
             |all: &VecDeque<Held>| -> u64 { all.iter().filter(|held| held.until > now).map(|held| held.tokens).sum() };
@@ -107,7 +108,7 @@ impl Known {
         }
     }
 
-    /// Most that may be left of a limit by a clock that shows so much, or up to so much more.
+    /// The most that may be left of a limit by a clock that shows `clock`, or up to `doubt` more.
     fn most(&self, index: usize, limit: &Limit, clock: u64, doubt: u64) -> u64 {
         let left = |counter: &Counter, at: u64| {
             let at = Timestamp(at);
@@ -119,7 +120,7 @@ impl Known {
     }
 }
 
-/// Notes tokens that are held for so long, and forgets those that are over.
+/// Adds tokens that are held until `until`, and drops those that are over.
 fn hold(all: &mut VecDeque<Held>, now: u64, until: u64, tokens: u64) {
     all.retain(|held| held.until > now);
     all.push_back(Held { until, tokens });
@@ -137,7 +138,7 @@ pub(super) struct Left {
     found: Found,
 }
 
-/// For so long a node may hold what it is lent.
+/// How long a node may hold a grant.
 fn lasts(rule: &Rule) -> u64 {
     let of = |limit: &Limit| match limit.algorithm {
         Algorithm::Gcra => rule.lease_life().0 + limit.depth().0,
@@ -147,7 +148,7 @@ fn lasts(rule: &Rule) -> u64 {
 }
 
 impl Left {
-    /// Scoped to keys whose limits do not change and that one clock counts, and times at which that is so.
+    /// Limited to keys and times without a change of limits or of the clock that counts the key.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
         Phased::new(&PUSHES, setting, Self::new)
             .until_leaps(&LEAPS, setting.plan.clocks_leap())
@@ -212,7 +213,8 @@ impl Observer for Left {
                 let is_first = self.settled.is_first(life, call.id);
                 let until = moment.at + lasts(&call.rule);
                 let known = self.known(life, *key, &call.rule);
-                // Where nothing was done, what the node holds is as before; but the counters are shown.
+                // An answer to a call that was not executed still shows the counters, but leaves the node's tokens as
+                // they were.
                 let held = match &call.op {
                     Op::Acquire(order) if !grant.outdated => order.held + grant.granted,
                     Op::Return { held, .. } if !grant.outdated => *held,
@@ -221,7 +223,8 @@ impl Observer for Left {
                 known.show(&grant.counters, held);
                 match call.op {
                     Op::Acquire(_) if is_first => hold(&mut known.held, moment.at, until, grant.granted),
-                    // What it hands back counts as left from then on, so it may go on to count as held until the store has answered.
+                    // Tokens that it hands back count as left from then on, so until the answer they may as well count
+                    // as held.
                     Op::Return { amount, .. } if is_first => known.let_go(amount),
                     _ => {}
                 }
@@ -229,7 +232,7 @@ impl Observer for Left {
             Seen::PeerAsked { node, incarnation, key, ask, .. } => {
                 self.asked.insert(((*node, *incarnation), *key), ask.id);
             }
-            // What comes once more, or too late, is not taken note of.
+            // Answers that are repeated or too late are ignored.
             Seen::PeerHeard { node, incarnation, key, ask, answer: Ok(loan), .. } if aligned(&ask.rule).is_none() => {
                 let life = (*node, *incarnation);
                 if self.asked.get(&(life, *key)) == Some(&ask.id) {
@@ -282,8 +285,8 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND, START, loan, peer_ask};
 
-    /// The store has shown that six are used or lent, with the two that it has just lent to the node. That spends one, and says that
-    /// so many remain.
+    /// The store has shown six as used or lent, including the two that it has just lent to the node. The node spends
+    /// one, and says that `remaining` remain.
     fn found(limit: &str, opened: u64, at: u64, remaining: u64) -> usize {
         let mut history = History::new(limit);
         let mut checker = Left::new(&history.setting());
@@ -299,7 +302,7 @@ mod tests {
         for (limit, opened, most) in [
             ("10/1s sliding", 0, 4 + 1),
             ("10/1s fixed from-first", SECOND, 4 + 1),
-            // What it has spent may have trickled in again.
+            // Tokens that it has spent may have trickled in again.
             ("10/1s burst 10", 0, 4 + 2),
         ] {
             assert_eq!(found(limit, opened, SECOND / 2, most), 0, "{limit}");
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    /// A window that is over is whole, one that slides weighs half in the middle of the next.
+    /// A window that is over is whole again; a sliding one weighs half in the middle of the next.
     #[test]
     fn what_comes_back_with_time_is_left() {
         for (limit, opened, most) in [("10/1s sliding", 0, 7 + 1), ("10/1s fixed from-first", SECOND, 10 + 1)] {

@@ -1,11 +1,11 @@
-//! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
-//! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
-//! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
-//! other limits. A node that has lost the store does not go by its share while a peer would lend, but for what is set aside for it
-//! alone. Where no peer would, no check waits for one that has said that it has no store, either, and one of those is asked now and
-//! then whether it is back.
+//! **lending**: which nodes lend on to peers, and which ask. A node lends on under the limits by which the peer spends,
+//! at least what is of use and at most what was wanted, not while it leaves, and not of a key for which it asks a peer
+//! itself. A node asks one peer at a time for a key, never twice under one id, and no peer that has just said that it
+//! has other limits. A node that has lost the store does not use its share while a peer would lend, except for tokens
+//! that are set aside for it alone. If no peer would, no check waits for a peer that has said that it has no store, and
+//! one of those is asked now and then whether its store is back.
 //!
-//! That what is lent on was held, and is admitted once, is `lease_conservation.rs`'s.
+//! `lease_conservation.rs` judges that tokens lent on were held, and are admitted once.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
 use rationd::core::decision::{Source, Verdict};
@@ -69,34 +69,35 @@ pub(super) static SHEET: Sheet = Sheet {
 /// See `LEAVES`.
 const LOST_FOR: u64 = 2_000_000;
 
-/// Clocks of nodes differ by less than one part in so many.
+/// Clocks of nodes differ by less than one part in this many.
 const DRIFT_PART: u64 = 2_000;
 
-/// Of so many asks that wait for a key at a node it is remembered.
+/// How many waiting asks are remembered of a key at a node.
 const WAITING: usize = 64;
 
-/// For so long whoever goes by other limits is not asked for the same again.
+/// How long a peer with other limits is not asked for the same again.
 const LEFT_OUT: u64 = 1_000_000;
 
-/// Whoever has answered an ask a moment ago would answer another.
+/// A peer that answered an ask less than this long ago would answer another.
 const OPEN: u64 = 50_000;
 
-/// For so long a peer is known to have no store, which has said so; and so long after it has, it is asked again, if not
-/// another in the last of these times.
+/// How long it is remembered of a peer that it said that it has no store; and how long after that it is to be asked
+/// again, unless another one was within the last of these times.
 const WITHOUT: u64 = 3_000_000;
 const TRIED_AFTER: u64 = 1_200_000;
 const BETWEEN_TRIALS: u64 = 200_000;
 
-/// In a fleet of as many nodes; in a larger one it is longer by as many times, as the pause between two trials is.
+/// The size of a fleet for which the last time above holds. In larger fleets it is longer, in proportion to the pause
+/// between two trials.
 const OWNERS: u32 = 64;
 
-/// Where so many peers have nothing of a key, none is asked.
+/// If this many peers have nothing of a key, none is asked.
 const MANY: usize = 8;
 
-/// So long a check waits for peers, of whom it asks one after the other.
+/// How long a check may wait for peers, which are asked one after the other.
 const BUSY: u64 = 200_000;
 
-/// So long a share goes on after the store has answered.
+/// How long a share goes on after the store has answered.
 const PAID: u64 = 1_500_000;
 
 /// The checker.
@@ -106,43 +107,47 @@ pub(super) struct Lending {
     asked: Ids,
     /// The ask that a node waits for: its id, and until when in true time at least.
     open: Map<(Life, u32), (u64, u64)>,
-    /// Who told a node last that it goes by other limits, than those of which rule, and until when that is believed.
+    /// By node and key: the peer that last said that it has other limits, the rule that was asked about, and until when
+    /// that is believed.
     others: Map<(Life, u32), (Life, u64, u64)>,
-    /// The same of all keys: until when a node asks that peer for nothing under such a rule.
+    /// By node, peer and rule, for all keys: until when the node asks that peer for nothing under that rule.
     other_rules: Map<(Life, Life, u64), u64>,
-    /// The asks that each node lets wait, under limits that it goes by.
+    /// The asks that each node lets wait, by key.
     waiting: Map<(Life, u32), Vec<u64>>,
-    /// Whether shares are judged, and not before then.
+    /// Whether shares are judged.
     judges_shares: bool,
-    /// How long ago one of several peers without a store was tried at most.
+    /// The longest time between two trials of peers without a store.
     between_trials: u64,
     leaves_until: u64,
-    /// The same of a network that loses some of all datagrams, until all has healed.
+    /// Until when the network may lose datagrams; `leaves_until` is the same for nodes that leave.
     loses_until: u64,
     silence: Silence,
     lives: Lives,
-    /// The peers that have answered a node's last ask, under the limits of which fingerprint, and when.
+    /// By node: the peers that answered its last ask, the fingerprint of the limits in it, and when.
     answers: Map<Life, Vec<(Life, u64, u64)>>,
-    /// When a node last asked a peer for a key, or was asked for it and let the peer wait; and when the store last answered it.
+    /// When a node last asked a peer for a key, or let a peer wait for it; and when the store last answered the node
+    /// about it.
     busy: Map<(Life, u32), u64>,
     answered: Map<(Life, u32), u64>,
-    /// Keys for which the store has answered a node, and for which that has not asked it since.
+    /// Nodes and keys for which the store has answered and was not called since.
     quiet: Set<(Life, u32)>,
     lost: Set<u32>,
-    /// The peers whose last answer to a node was that they have no store, under which limits, and when.
+    /// By node: the peers whose last answer was that they have no store, the fingerprint of the limits, and when.
     without: Map<Life, Vec<(Life, u64, u64)>>,
-    /// When a node last went by its share of a key, and whether the store was away for it: the share goes on for a while after it has
-    /// answered. And when it last asked a peer that had no store for one, after that.
+    /// When a node last used its share of a key, and whether the store was away, as a share goes on for a while after
+    /// the store has answered. `in_vain`: when it then last asked a peer without a store. `tried`: when a node last
+    /// tried one.
     by_share: Map<(Life, u32), (u64, bool)>,
     in_vain: Map<(Life, u32), u64>,
     tried: Map<Life, u64>,
-    /// The peers that had nothing to lend when a node last asked them, of what is set aside for them: they may be tried in its turns, too.
+    /// By node: the peers that had nothing left to lend of what is set aside for them; they may be among its trials,
+    /// too.
     dry: Map<Life, Vec<Life>>,
-    /// The same of one key, and until when they say so.
+    /// The same by key, and until when they said so.
     dry_of: Map<(Life, u32), Vec<(Life, u64)>>,
-    /// When a node went by its share, and had not tried any of those for long.
+    /// Since when a node has used its share without trying any of the peers without a store.
     untried: Map<Life, u64>,
-    /// The peers that have not answered a node's last ask of them.
+    /// By node: the peers that have not answered its last ask.
     unheard: Map<Life, Vec<Life>>,
     found: Found,
 }
@@ -180,7 +185,8 @@ impl Lending {
         }
     }
 
-    /// A check was decided by the share at once. Somebody who has just answered an ask would have answered another.
+    /// Judges a check that was decided by the share at once: a peer that has just answered an ask would have answered
+    /// another.
     fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let place = (self.lives.of(request.node), request.key);
         let within = |at: Option<&u64>, span: u64| at.is_some_and(|at| moment.at < at + span);
@@ -195,7 +201,7 @@ impl Lending {
         let dry = self.dry_of.get(&place).map_or(&[][..], Vec::as_slice);
         let has_none =
             |peer: Life| dry.iter().any(|(of, until)| (*of == peer || dry.len() >= MANY) && moment.at < *until);
-        // It has lent something before it learned of other limits, and its answers come out of order.
+        // It may have lent something before it learned of other limits, with its answers coming out of order.
         let is_left_out = |peer: Life| within(self.other_rules.get(&(place.0, peer, of_rule)), 0);
         let is_open = |(peer, of, at): &&(Life, u64, u64)| {
             *of == of_rule && moment.at < at + OPEN && !is_left_out(*peer) && !DRY.when(has_none(*peer))
@@ -210,7 +216,8 @@ impl Lending {
         self.tries(moment, request, of_rule);
     }
 
-    /// A check was decided by the share at once. Of the peers that had no store a while ago one was asked lately, or is now.
+    /// Judges a check that was decided by the share at once: one of the peers that had no store a while ago has to be
+    /// asked, lately or now.
     fn tries(&mut self, moment: Moment, request: &Request, rule: u64) {
         if MISSED.when(self.silence.has_given_up(moment.at)) {
             return;
@@ -224,7 +231,7 @@ impl Lending {
             *of == rule && may_be_back(*at) && !UNHEARD.when(unheard.contains(peer))
         };
         let Some((peer, _, at)) = peers.iter().find(is_open).copied().filter(|_| !has_tried) else { return };
-        // The ask that this check causes is seen after its answer.
+        // The ask that this check causes is seen after the check's answer, so the judgement waits for the next check.
         let since = *self.untried.entry(life).or_insert(moment.at);
         if since < moment.at {
             self.found.add("lending", moment, || {
@@ -235,7 +242,7 @@ impl Lending {
         }
     }
 
-    /// A check was decided by the share after it had waited.
+    /// Judges a check that was decided by the share after it had waited.
     fn waits_in_vain(&mut self, moment: Moment, request: &Request) {
         let place = (self.lives.of(request.node), request.key);
         let asked = self.in_vain.get(&place).filter(|at| (request.asked..moment.at).contains(*at));
@@ -246,14 +253,14 @@ impl Lending {
         }
     }
 
-    /// Whether a peer has said that it has no store.
+    /// Notes whether a peer has said that it has no store.
     fn note_without(&mut self, life: Life, rule: u64, peer: Life, said: Option<u64>) {
         let peers = self.without.entry(life).or_default();
         peers.retain(|(other, _, _)| *other != peer);
         peers.extend(said.map(|at| (peer, rule, at)));
     }
 
-    /// Whether a peer has answered a node's last ask.
+    /// Notes whether a peer has answered a node's last ask.
     fn note_open(&mut self, life: Life, rule: u64, peer: Life, answered: Option<u64>) {
         let peers = self.answers.entry(life).or_default();
         peers.retain(|(other, _, _)| *other != peer);
@@ -278,11 +285,12 @@ impl Lending {
             if moment.at < at + WITHOUT && by_share.is_some_and(|(at, is_away)| *is_away && moment.at < at + BUSY) {
                 self.in_vain.insert((life, key), moment.at);
             }
-            // In a large fleet the turns of all peers last longer than it is known of one that it has no store.
+            // In a large fleet a round of trials takes longer than it is remembered of a peer that it has no store, so
+            // this counts as a trial in any case.
             self.tried.insert(life, moment.at);
         }
-        // Beside a check that the share has just answered only peers are asked that are tried: of one whose last answer came so
-        // late that the node may have heard it or not, it alone knows whether that has a store.
+        // An ask beside a check that the share has just answered is always a trial. Whether the peer has no store may
+        // be known to the node alone, if its last answer came so late that the node may have ignored it.
         let is_trial = self.by_share.get(&(life, key)).is_some_and(|(at, _)| *at == moment.at);
         if is_trial || self.dry.get(&life).is_some_and(|dry| dry.contains(&peer)) {
             self.tried.insert(life, moment.at);
@@ -323,14 +331,14 @@ impl Lending {
         let dry = self.dry.entry(life).or_default();
         dry.retain(|of| *of != peer);
         dry.extend(answer.as_ref().is_ok_and(|loan| loan.aside && loan.tokens == 0).then_some(peer));
-        // Who lends of what is set aside for it may have nothing of another key, or nothing more of this one.
+        // A peer that lends tokens set aside for it may have none of another key, or no more of this one.
         let is_aside = answer.as_ref().is_ok_and(|loan| loan.aside);
         if is_aside {
             self.note_open(life, ask.terms.rule, peer, None);
         } else if answer.is_ok() && moment.at < until {
             self.note_open(life, ask.terms.rule, peer, Some(moment.at));
         }
-        // It lends what it holds of one key, and says of another that it has no store: it is asked for none for a while.
+        // A peer may lend of one key and say of another that it has no store; then it is not asked for a while.
         if answer.as_ref().is_err_and(|refusal| refusal.lasts()) {
             self.note_open(life, ask.terms.rule, peer, None);
         }
@@ -341,7 +349,7 @@ impl Lending {
         }
     }
 
-    /// Two that asked each other would wait for each other until both give up.
+    /// Judges an ask that has to wait: two nodes that asked each other would wait for each other until both give up.
     fn waits(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask) {
         if self.open.get(&(life, key)).is_some_and(|(_, until)| moment.at < *until) {
             self.found
@@ -354,7 +362,7 @@ impl Lending {
         }
     }
 
-    /// Whether that node has let the ask wait.
+    /// Whether the node had let the ask wait.
     fn has_waited(&mut self, life: Life, key: u32, ask: &Ask) -> bool {
         // An ask that came twice waits twice, and is answered twice.
         let waiting = self.waiting.entry((life, key)).or_default();
@@ -369,7 +377,7 @@ impl Lending {
         let why = match () {
             () if rule.limits != ask.rule.limits && !LEARNS.when(has_waited) => "goes by other limits",
             () if leaves => "leaves",
-            // What is set aside for it nobody has lent it.
+            // Tokens set aside for a node were not lent to it by a peer, so no circle of waiting arises.
             () if is_asking && !loan.aside => "asks a peer itself",
             () if loan.aside && !(terms.aside && rule.is_entitled_window()) => {
                 "lends of what is set aside who was not asked for that"
@@ -428,7 +436,7 @@ impl Observer for Lending {
                 self.quiet.insert(((*node, *incarnation), *key));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => _ = self.lost.insert(*key),
-            // Another process is there now, which has said nothing of its store.
+            // The new process has said nothing about its store.
             Seen::Joined { node, .. } => {
                 self.without.values_mut().for_each(|peers| peers.retain(|((peer, _), _, _)| peer != node));
             }
@@ -448,13 +456,13 @@ impl Observer for Lending {
     }
 }
 
-/// Since when some nodes are not heard by others.
+/// Since when some nodes have not been heard by others.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
-    /// So long a node is not heard until it is given up.
+    /// How long a node is not heard until it is given up.
     dead: u64,
     began: u64,
-    /// How many faults keep some from being heard.
+    /// How many faults under way keep nodes from being heard.
     reasons: u32,
 }
 
@@ -463,7 +471,7 @@ impl Silence {
         Self { dead: plan.gossip.map_or(u64::MAX, |gossip| gossip.dead.0), began: 0, reasons: 0 }
     }
 
-    /// Whether some may be heard again by whom they had been given up.
+    /// Whether nodes that had been given up may be heard again.
     fn gives_up(&mut self, at: u64, seen: &Seen<'_>) -> bool {
         match seen {
             Seen::Begins(fault) if silences(&fault.what) => {
@@ -480,24 +488,24 @@ impl Silence {
         }
     }
 
-    /// Whether some may have been given up who are not heard.
+    /// Whether nodes that are not heard may have been given up.
     fn has_given_up(&self, at: u64) -> bool {
         self.reasons > 0 && at >= self.began.saturating_add(self.dead)
     }
 }
 
-/// Whether nodes that live are not heard.
+/// Whether live nodes are not heard during the fault.
 fn silences(what: &What) -> bool {
     matches!(what, What::Part { .. } | What::Freeze { .. })
 }
 
-/// Most nodes at a time.
+/// The largest number of nodes at a time.
 fn most_nodes(plan: &Plan) -> u32 {
     let scaled = plan.faults.iter().map(|fault| if let What::Scale { nodes } = fault.what { nodes } else { 0 });
     scaled.max().unwrap_or(0).max(plan.nodes)
 }
 
-/// Whether nodes leave by that, or what they tell each other is lost.
+/// Whether nodes leave by the fault, or messages between nodes are lost.
 fn leaves(what: &What) -> bool {
     matches!(
         what,
@@ -530,7 +538,7 @@ mod tests {
         Lending::new(&setting)
     }
 
-    /// Node 1 asks for three tokens, two at least; node 0 lends so many under that limit.
+    /// Node 1 asks for three tokens, two at least; node 0 lends `tokens` under `limit`.
     fn violations(limit: &str, tokens: u64, leaves: bool, asks_itself: bool) -> usize {
         let mut history = History::new("10/1s fixed");
         let mut checker = checker(&history);
@@ -574,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_share_beside_a_peer_that_answers_is_seen() {
-        // When the peer was asked and answered, when the store answered last, and when the share decides.
+        // When the peer was asked and answered, when the store last answered, and when the share decides.
         for (asked, answered, store, at, seen) in [
             (400_000, true, 1, 440_000, 0),
             (1_600_000, true, 1, 1_640_000, 1),
@@ -599,7 +607,7 @@ mod tests {
         }
     }
 
-    /// The same when so many of a thousand datagrams are lost until all has healed, if it has, and so long before.
+    /// The same when some of a thousand datagrams are lost until all has healed, if it has, and how long before.
     #[test]
     fn a_share_beside_a_peer_is_seen_two_seconds_after_no_datagrams_are_lost_any_more() {
         for (loss, healed, seen) in [(0, None, 1), (1, None, 0), (1, Some(LOST_FOR), 1), (1, Some(LOST_FOR - 1), 0)] {
@@ -681,8 +689,8 @@ mod tests {
         }
     }
 
-    /// A node that goes by its share has asked a peer, which said that it has no store; what it does of the same key at those
-    /// times: goes by its share at once, or asks the peer again, and a check waits until so long after that.
+    /// A node without the store has asked a peer, which said that it has none either. Then, for the same key: it uses
+    /// its share at once at the times `shares`, or asks the peer again, and a check waits until some time after that.
     fn of_a_peer_without_a_store(said: Refusal, shares: &[u64], asks: Option<(u64, Option<u64>)>) -> usize {
         let mut history = History::new("10/1s fixed");
         let mut checker = checker(&history);
@@ -710,7 +718,8 @@ mod tests {
         checker.violations().len()
     }
 
-    /// A peer has said that it has no store, was not heard for so long, and is asked again by a check that waits for it.
+    /// A peer has said that it has no store, was not heard for some time, and is asked again by a check that waits for
+    /// it.
     #[test]
     fn whoever_was_given_up_and_is_back_may_have_a_store() {
         for (lasts, seen) in [(6_000_000, 0), (5_000_000, 1)] {
@@ -740,7 +749,7 @@ mod tests {
         }
     }
 
-    /// What happens beside a peer that said at 1.6 s that it has no store, and of which nobody was asked since.
+    /// A peer said at 1.6 s that it has no store and was not asked since; something happens besides.
     #[test]
     fn whoever_was_given_up_or_has_begun_anew_need_not_be_asked_again() {
         for (joins, dead, seen) in [(None, 2, 1), (None, 1, 0), (Some(2), 2, 1), (Some(1), 2, 0)] {
@@ -769,7 +778,8 @@ mod tests {
         }
     }
 
-    /// A check waits for the owner, which had no store a second ago. The share that went on before had been ended by an answer, or not.
+    /// A check waits for the owner, which had no store a second ago. The node's share had been ended by an answer
+    /// before, or not.
     #[test]
     fn a_node_whose_store_is_back_may_wait_for_an_owner_that_had_none() {
         for (is_back, seen) in [(true, 0), (false, 1)] {
@@ -795,7 +805,7 @@ mod tests {
         }
     }
 
-    /// A peer lends, and says of another key that it goes by other limits: the one answer has overtaken the other.
+    /// A peer lends, and says of another key that it has other limits: one answer has overtaken the other.
     #[test]
     fn a_peer_that_has_learned_of_other_limits_would_lend_no_more() {
         for (other, seen) in [(true, 0), (false, 1)] {
@@ -817,8 +827,8 @@ mod tests {
         }
     }
 
-    /// One peer has said that it has no store, and another has said so again too late: that is tried beside a check that the share has
-    /// answered, or asked for another key.
+    /// One peer has said that it has no store, and another has said so again, but too late. The latter is tried beside
+    /// a check that the share has answered, or asked for another key.
     #[test]
     fn a_node_that_tries_a_peer_of_which_only_it_knows_that_it_has_no_store_has_tried_one() {
         for (tried, seen) in [(0, 0), (7, 1)] {

@@ -1,7 +1,6 @@
-//! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
-//! the store, and from then on the fleet admits three quarters of what one limiter that sees all checks would
-//! admit, all limits being spent when it begins. A store that needs more than half of the timeout for an answer when all is
-//! well is not judged.
+//! **liveness**: two seconds after everything has healed no check is decided without the store any more, and from then
+//! on the fleet admits three quarters of what one limiter that sees all checks would admit if all limits were spent
+//! when it begins. Runs whose store needs more than half of the timeout for an answer when all is well are not judged.
 //! **livelock**: time goes on, whatever the nodes do.
 
 use std::collections::BTreeMap;
@@ -97,10 +96,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("stays-away"),
 };
 
-/// After the last fault has healed.
+/// How long after the last fault has healed judging begins.
 const SETTLED: u64 = 2_000_000;
 
-/// With the store back, a node goes on within its share for so long.
+/// How long a node with the store back stays within its share.
 const GRACE: u64 = 1_000_000;
 
 /// One window of one key.
@@ -110,50 +109,52 @@ struct Window {
     asked: u64,
     admitted: u64,
     most: u64,
-    /// It has been watched from its beginning.
+    /// Whether it was watched from its beginning.
     whole: bool,
     /// The nodes that were asked in it, as bits, and in the two before.
     nodes: u64,
     before: [u64; 2],
-    /// What was asked for in its second half, the node that was asked first, and whether others were, too.
+    /// Tokens asked for in its second half, the node that was asked first, and whether others were, too.
     late: u64,
     node: u32,
     several: bool,
-    /// One of them was not asked for a quarter of it, after it had been.
+    /// Whether a node that was asked in it was then not asked for a quarter of it.
     is_left: bool,
 }
 
 /// See `MOVED`.
 const QUARTER: u64 = 4;
 
-/// Of all shapes: so many of the longest periods are watched at least, and longer, until something has to be admitted.
+/// Rules of any shape are watched for at least this many of the longest periods, and longer until something has to be
+/// admitted.
 const PERIODS: u64 = 3;
 
 /// See `LEFT`.
 const LEAVES: u64 = 1_000_000;
 
-/// By so much at most clocks drift while a request waits.
+/// How far clocks drift at most while a request waits.
 const DRIFT: u64 = 1_000;
 
-/// What is watched last, for half as long at least, ends so long before the run.
+/// The last stretch ends this long before the run, if it was watched for at least half of its time.
 const LAST: u64 = 300_000;
 
-/// What was asked for and admitted of a key in such a time.
+/// What was asked for and admitted of a key in a stretch of time.
 #[derive(Clone, Debug)]
 struct Stretch {
     begun: u64,
-    /// One limiter that sees all checks, and what it has admitted.
+    /// A limiter that sees all checks, and how much it has admitted.
     ideal: Ideal,
     due: u64,
     admitted: u64,
     most: u64,
-    /// The nodes that were asked, and those in the quarter of the longest period with that number; the fewest of one that is over.
+    /// The nodes that were asked; the number of the present quarter of the longest period with the nodes asked in it;
+    /// the fewest that were asked in an earlier quarter.
     nodes: Set<u32>,
     now: (u64, Set<u32>),
     fewest: u64,
-    /// Another node was asked shortly before it began.
+    /// Whether another node was asked shortly before it began.
     is_left: bool,
-    /// Somebody was turned away for want of room.
+    /// Whether a check was denied because a table was full.
     turned: bool,
 }
 
@@ -174,7 +175,7 @@ impl Stretch {
         }
     }
 
-    /// A node is asked, in the quarter with that number.
+    /// A node is asked in this quarter.
     fn ask(&mut self, node: u32, quarter: u64) {
         if self.now.0 < quarter {
             let asked = self.now.1.len() as u64;
@@ -185,7 +186,8 @@ impl Stretch {
         self.now.1.insert(node);
     }
 
-    /// So much has to be admitted by now. Of what is set aside for so many nodes, if any, the part of those that are asked all the time.
+    /// How much has to be admitted by now. If tokens are set aside for nodes, only the part of those counts that are
+    /// asked all the time.
     fn wanted(&self, aside: Option<u64>, is_half: bool) -> u64 {
         let asked = self.nodes.len() as u64;
         let due = match aside.map(|known| known.max(asked)) {
@@ -197,7 +199,7 @@ impl Stretch {
         due.saturating_sub(ROOM_LEFT.forgives(self.room()) + left)
     }
 
-    /// What nodes may hold.
+    /// The tokens that nodes may hold.
     fn room(&self) -> u64 {
         self.most * 2 + self.nodes.len() as u64
     }
@@ -206,34 +208,34 @@ impl Stretch {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// Messages are lost, or something goes wrong.
+    /// Whether messages are lost or faults happen.
     loses: bool,
-    /// When leases must flow, when demand ends; nothing in between when there is no calm.
+    /// From when on leases must flow, and when demand ends; there is nothing in between in a plan without calm.
     from: u64,
     until: u64,
-    /// The store takes so long, all being well, that leaving it aside is right.
+    /// Whether the store is so slow, even when all is well, that nodes rightly do without it.
     slow: bool,
-    /// Scripts stall.
+    /// Whether scripts stall.
     stalls: bool,
-    /// There are more keys than a table holds.
+    /// Whether there are more keys than a table holds.
     cramped: bool,
-    /// Calls that have left, and the nodes that had no answer to one, until when that is excused.
+    /// Calls that were sent; and, by node whose call got no answer, until when that is excused.
     sent: Set<(u32, u64)>,
     unheard: BTreeMap<u32, u64>,
-    /// Of a node and a key of which a call was not answered: when the next one was, or that none was yet.
+    /// By node and key whose call got no answer: when the next call was answered, or `None` if none was yet.
     found_again: Map<(u32, u32), Option<u64>>,
     windows: BTreeMap<u32, Window>,
-    /// By key of which tokens are set aside: when each node was last asked for it, by its owner's clock.
+    /// By key with tokens set aside: when each node was last asked for it, by its owner's clock.
     asked: Map<u32, BTreeMap<u32, u64>>,
     stretches: BTreeMap<u32, Stretch>,
-    /// By key: which node was asked last, and when another one was.
+    /// By key: the node that was last asked, and when. `left`: when another node was last asked.
     last: BTreeMap<u32, (u32, u64)>,
     left: BTreeMap<u32, u64>,
-    /// By key: how many nodes the store has known to use it.
+    /// By key: the largest number of nodes that the store has counted.
     known: Map<u32, u64>,
     nodes: u64,
     timeout: u64,
-    /// Requests of several keys that have not ended: when each began, and which of them a check is of.
+    /// When each request of several keys that has not ended began, and to which of them a check belongs.
     groups: Map<u64, u64>,
     of_group: Map<u64, u64>,
     judged: Judged,
@@ -243,7 +245,7 @@ pub(super) struct Liveness {
 impl Liveness {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        // A replica that is missing, or a failover under way, ends a while after the faults.
+        // Replicas and failovers recover only a while after the faults have ended.
         let from = plan.span.0 + plan.recovery().0 + SETTLED;
         let trip = 2 * (plan.network.latency.0 + 3 * plan.network.jitter.0) + plan.redis.script_cost.0;
         let trip = trip + plan.zones.iter().map(|zone| zone.store.0).max().unwrap_or(0);
@@ -275,8 +277,8 @@ impl Liveness {
     }
 
     fn judge(&mut self, moment: Moment, key: u32, window: Window, count: u64) {
-        // Each node may hold some tokens when the window ends, and not know yet that others want them:
-        // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
+        // Each node may hold some tokens at the window's end without knowing yet that others want them. Bursts at one
+        // node cost that much; scenarios show how much steady demand costs.
         let wanted = (count * 3 / 4).saturating_sub(ROOM_LEFT.forgives(window.most * 2 + self.nodes));
         let is_burst = BURSTS.when(window.several && window.late * 2 < count + count / 5);
         if !window.whole || is_burst || wanted == 0 || window.asked < count + count / 5 {
@@ -312,8 +314,7 @@ impl Liveness {
         is_over && is_of_buckets && at - request.asked < self.timeout / 2
     }
 
-    /// A check under a rule of any shape: of what one limiter that sees all checks would admit, if all were spent when it begins, a fleet
-    /// admits most.
+    /// Counts a check under a rule of any shape, for the comparison with one limiter that sees all checks.
     fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
         let span = PERIODS * rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
         let (node, asked) = self.last.insert(request.key, (request.node, moment.at)).unwrap_or((request.node, 0));
@@ -340,7 +341,7 @@ impl Liveness {
     }
 
     fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch, wanted: u64) {
-        // A node that was asked before may have all of it, too.
+        // A node that was asked earlier may also hold all of the limit.
         let few = stretch.most * 2 + self.nodes;
         let is_of_few = |limit: &Limit| limit.trickles() && limit.capacity() <= few;
         if stretch.turned || FEW.when(rule.limits.iter().any(is_of_few)) {
@@ -400,7 +401,7 @@ impl Observer for Liveness {
         {
             return;
         }
-        // A share goes on until the window is over in which it was used.
+        // A share goes on until the window in which it was used is over.
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let back = !SHARES_END.when(moment.at < self.from + 2 * longest);
         let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
@@ -413,7 +414,7 @@ impl Observer for Liveness {
         if is_judged && alone && !(decision.source == Source::Share && is_late()) {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
-        // permits.rs judges how slots are used.
+        // permits.rs judges whether concurrent limits are used.
         if rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
             return;
         }
@@ -498,7 +499,7 @@ mod tests {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history);
             history.unanswered_in(&mut checker, SECOND, [0, 1]);
-            // The second begins with the first answer, however many follow.
+            // The second of grace begins with the first answer, however many follow.
             history.settled(&mut checker, 10 * SECOND, 2, 1);
             history.settled(&mut checker, 11 * SECOND, 3, 1);
             history.check(&mut checker, 10 * SECOND + later, 1, Source::Share, true);
@@ -506,7 +507,7 @@ mod tests {
         }
     }
 
-    /// A request of several keys began so long ago and waits for 50 ms, and a check of it was asked so long ago.
+    /// A request of several keys that waits for 50 ms began some time ago, and a check of it was asked some time ago.
     #[test]
     fn the_last_of_several_keys_may_have_had_no_time() {
         for (limit, began, asked, seen) in [
@@ -530,7 +531,7 @@ mod tests {
         }
     }
 
-    /// A check of one every twentieth of a second, of which so many are admitted each second.
+    /// One check every twentieth of a second, of which `admitted` are admitted each second.
     fn asked(limit: &str, admitted: u64) -> Liveness {
         let mut history = History::new(limit);
         let mut checker = checker(&history);
@@ -552,7 +553,7 @@ mod tests {
         }
     }
 
-    /// Of a limit that is never spent all that is asked for has to be admitted, but for a quarter.
+    /// Under a limit that is never spent, three quarters of what is asked for have to be admitted.
     #[test]
     fn what_is_asked_for_below_a_limit_has_to_be_admitted() {
         for limit in ["100/1s fixed", "100/1s sliding", "100/1s fixed from-first", "100/1s burst 20"] {
@@ -563,7 +564,7 @@ mod tests {
         }
     }
 
-    /// One token a window is no more than a node may hold: what comes in three of them says nothing, and what comes in more does.
+    /// One token a window is no more than a node may hold: three windows prove nothing, and more do.
     #[test]
     fn what_little_comes_of_is_watched_until_something_has_to_be_admitted() {
         for (limit, uses) in
@@ -587,7 +588,7 @@ mod tests {
         }
     }
 
-    /// Two of four nodes that the store knows are asked: the parts of the others nobody is lent.
+    /// Two of the four nodes that the store knows are asked, and the parts of the others are lent to none.
     #[test]
     fn what_is_set_aside_for_nodes_that_are_not_asked_is_not_wanted() {
         for (known, admitted, seen) in [(4, 4, false), (4, 0, true), (2, 2, true), (2, 8, false)] {
@@ -621,8 +622,8 @@ mod tests {
         }
     }
 
-    /// Two nodes are asked in turns, or one after the other in each window: what is set aside for the one that is left is not lent to
-    /// the other until it gives that up.
+    /// Two nodes are asked in turns, or one after the other in each window: the tokens set aside for the first are not
+    /// lent to the other until the first gives them up.
     #[test]
     fn what_is_set_aside_for_a_node_that_is_left_within_a_window_nobody_uses() {
         let (share, entitled) = (History::new as fn(&str) -> History, History::entitled as fn(&str) -> History);
@@ -643,7 +644,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_used_is_seen() {
-        // One node, two that are asked all the time, and two that are asked at the beginning of each window: of those no window by itself.
+        // One node, two that are asked all the time, and two that are asked at the beginning of each window, whose
+        // windows are not judged one by one.
         for (nodes, apart, windows) in [(1, 1, 3), (2, SECOND / 20, 3), (2, 1, 0)] {
             let mut history = History::new("10/1s fixed");
             let mut checker = checker(&history);

@@ -87,8 +87,8 @@ pub use self::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Ran, Setting, Violation};
 use crate::plan::{Plan, What};
 
-/// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it. Scripts of the build
-/// before know of none of that.
+/// The counters as the store keeps them. In an answer tokens set aside for others are shown as used, although they were
+/// lent to none; scripts of the previous build set nothing aside.
 fn counted(call: &Call, grant: &Grant, ran: &Ran) -> Grant {
     let mut grant = *grant;
     if let (true, Some(hash)) = (call.sets_aside() && !ran.is_earlier, &ran.hash[1]) {
@@ -97,7 +97,7 @@ fn counted(call: &Call, grant: &Grant, ran: &Ran) -> Grant {
     grant
 }
 
-/// Clocks that differ by no more than a script takes are the same.
+/// Clocks that differ by no more than a script takes count as the same.
 const SAME: u64 = 1_000;
 
 /// Whether limits change.
@@ -105,7 +105,7 @@ fn has_pushes(plan: &Plan) -> bool {
     plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }))
 }
 
-/// A trip to the store and back, as most of them take: to within one a node knows the store's clock.
+/// The longest of most trips to the store and back: a node knows the store's clock to within one.
 fn trip(plan: &Plan) -> u64 {
     2 * (plan.network.latency.0 + 3 * plan.network.jitter.0)
 }
@@ -113,7 +113,7 @@ fn trip(plan: &Plan) -> u64 {
 /// How many violations one checker keeps.
 const KEPT: usize = 8;
 
-/// All of them.
+/// All checkers.
 #[must_use]
 pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     vec![
@@ -156,7 +156,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     ]
 }
 
-/// What each of them proves and excuses, in the same order.
+/// The sheets of all checkers, in the same order.
 #[must_use]
 pub fn sheets() -> [&'static Sheet; 36] {
     [

@@ -1,6 +1,6 @@
-//! **liveness**: nobody goes by its share of a key as long as the store answers, and has lost nothing of it.
+//! **liveness**: no node uses its share of a key as long as the store answers and has lost nothing of it.
 //!
-//! A key that the store has dropped, because nobody asked for it, begins anew; that is no loss.
+//! A key that the store has dropped because it was not used begins anew, which is no loss.
 
 use rationd::core::decision::Source;
 
@@ -39,10 +39,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("expiry-taken-for-loss"),
 };
 
-/// A store is quick where calls are under way for so small a part of the time that a check waits for it.
+/// A store is quick if calls take at most this part of the time for which checks wait.
 const QUICK: u64 = 5;
 
-/// What a node knows of a key: its epoch, when the store has last told that, and when it has last heard of a loss by another one.
+/// What a node knows of a key: its epoch, when the store last named that, and when another epoch last showed a loss.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     epoch: u64,
@@ -57,10 +57,10 @@ pub(super) struct Needless {
     timeout: u64,
     stops: Stops,
     lives: Lives,
-    /// Calls that have no answer yet, and when one had none for long, by node and key.
+    /// Calls without an answer yet; and, by node and key, when one last was late.
     calls: UnderWay,
     late: Map<(Life, u32), u64>,
-    /// When the store has last lost something of a key.
+    /// When the store last lost something of a key.
     losses: Map<u32, u64>,
     known: Map<(Life, u32), Known>,
     found: Found,
@@ -85,12 +85,12 @@ impl Needless {
         }
     }
 
-    /// What takes longer is not quick.
+    /// A call that takes longer than this is late.
     fn quick(&self) -> u64 {
         self.timeout / QUICK
     }
 
-    /// Whether a node has waited for long for an answer about a key, or has got none, so long before at most.
+    /// Whether a node waits long for an answer about a key, or had a late one or none within `before`.
     fn is_late(&self, moment: Moment, life: Life, key: u32, before: u64) -> bool {
         let waits = self.calls.of(key).any(|(of, left)| of == life && moment.at - left > self.quick());
         waits || self.late.get(&(life, key)).is_some_and(|late| moment.at <= late + before)
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn a_share_without_a_reason_is_seen_and_one_after_a_loss_is_not() {
-        // Whether the store has lost the key, under which epoch it answers then, and when the share admits: for two periods and
-        // three seconds after that it may. A key that was dropped as nobody asked for it has another epoch, too.
+        // Whether the store has lost the key, under which epoch it answers then, and when the share admits, which it
+        // may for two periods and three seconds. A key that was dropped because it was not used has another epoch, too.
         for (loses, epoch, at, seen) in [
             (false, 1, 2 * SECOND, 1),
             (false, 2, 2 * SECOND, 1),
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A node that stands still is excused, and no other one; a fault alone excuses nobody.
+    /// A frozen node is excused, and no other one; a fault alone excuses none.
     #[test]
     fn a_fault_excuses_nobody_but_a_node_that_stands_still() {
         for (what, seen) in
@@ -218,7 +218,8 @@ mod tests {
         }
     }
 
-    /// A call that is lost, takes 20 ms or has none yet excuses its key at its node, for two periods and three seconds.
+    /// A call that is lost, takes 20 ms or has no answer yet excuses its key at its node, for two periods and three
+    /// seconds.
     #[test]
     fn a_call_that_was_late_excuses_its_key_for_a_while() {
         let late = 6 * SECOND;
