@@ -1,5 +1,5 @@
-//! What several checkers note of nodes: the life that each is in, calls that are seen for the first
-//! time, and the last answers about a key. Judges nothing.
+//! Facts about nodes that several checkers keep: the life that each is in, which calls are seen for the first time, the
+//! last answers about a key. It judges nothing.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,10 @@ use crate::maps::{Map, Numbered};
 use crate::observe::{Holding, Kind, Moment, Request, Seen};
 use crate::plan::{Plan, What};
 
-/// Ids that are remembered of a node.
+/// How many ids are remembered of a node.
 const REMEMBERED: usize = 2_048;
 
-/// Answers that are remembered: of one of them at least a node takes note.
+/// How many answers are remembered. A node has adopted at least one of them.
 const ANSWERS: usize = 4;
 
 /// A node in one of its lives.
@@ -40,8 +40,8 @@ impl Lives {
     }
 }
 
-/// What nodes were lent last of what is set aside for a peer that cannot reach the store: a check that is admitted with it, at the moment at
-/// which it is heard of, counts as if that peer had admitted it on its share.
+/// By node and key: the last loan from tokens that are set aside for a peer without the store. A check that is admitted
+/// with it, at the moment at which it is heard, counts as admitted on that peer's share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asides(Map<(u32, u32), (u64, Life)>);
 
@@ -56,19 +56,19 @@ impl Asides {
         }
     }
 
-    /// Who lent what a check is admitted with that a peer has lent.
+    /// The peer from whose share a check was admitted, if it was.
     pub(super) fn lender(&self, moment: Moment, request: &Request, decision: &Decision) -> Option<Life> {
         let (at, lender) = self.0.get(&(request.node, request.key)).filter(|_| decision.source == Source::Peer)?;
         (*at == moment.at).then_some(*lender)
     }
 }
 
-/// Which ids have been seen, in order: nodes count upwards, so the lowest is the oldest.
+/// The ids that were seen, in order. Nodes count upwards, so the lowest is the oldest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids(Map<Life, VecDeque<u64>>);
 
 impl Ids {
-    /// Whether it has not been seen before.
+    /// Notes an id; returns whether it was not seen before.
     pub(super) fn is_first(&mut self, life: Life, id: u64) -> bool {
         let ids = self.0.entry(life).or_default();
         let is_latest = ids.back().is_none_or(|last| *last < id);
@@ -81,12 +81,13 @@ impl Ids {
     }
 }
 
-/// When each node is not run for a while.
+/// The times at which nodes are frozen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
-    /// As many as there have been at a time.
+    /// The number of nodes so far.
     nodes: u32,
-    /// In order, and apart: a node that is stopped while it stands still goes on when the last of these is over.
+    /// In order and without overlaps: a node that is frozen once more while it is frozen goes on when the last freeze
+    /// is over.
     stops: Map<u32, Vec<(u64, u64)>>,
 }
 
@@ -128,35 +129,35 @@ impl Stops {
         self.stops.get(&node).into_iter().flatten()
     }
 
-    /// Whether the node may not be run at that time, or was not so long before.
+    /// Whether the node may be frozen at `at`, or was so within `before`.
     pub(super) fn meet(&self, node: u32, at: u64, before: u64) -> bool {
         self.of(node).any(|(begins, ends)| *begins <= at && at <= ends.saturating_add(before))
     }
 
-    /// Whether what the node has to do until `due` may be done as late as `at`: no later than `again` after it runs again.
+    /// Whether a freeze excuses the node from doing at `at` what was due at `due`: it has `again` after the freeze.
     pub(super) fn delay(&self, node: u32, due: u64, at: u64, again: u64) -> bool {
         self.of(node).any(|(begins, ends)| *begins <= due && at <= ends.saturating_add(again))
     }
 }
 
-/// When a key was counted by another clock at once.
+/// Notices when another clock counts a key at once.
 #[derive(Clone, Debug)]
 pub(super) struct Clocks {
-    /// Some key may be counted by another one, now or later.
+    /// Whether that may happen in this run.
     is_on: bool,
-    /// A server that is busy executes a call by so much later than it arrived, and shows that time.
+    /// How much later than it arrived a busy server may execute a call, and show that time.
     busy: u64,
-    /// Clocks of masters differ.
+    /// Whether clocks of masters differ.
     differ: bool,
-    /// How far each key's clock is ahead of true time, and when that became another one.
+    /// How far each key's clock is ahead of true time, and when it last became another one.
     keys: Numbered<(Option<u64>, Option<u64>)>,
-    /// When it shows all that the ones before have shown.
+    /// When it shows the latest time that earlier ones have shown.
     caught_up: Map<u32, u64>,
 }
 
 impl Clocks {
     pub(super) fn new(plan: &Plan) -> Self {
-        // Where masters' clocks differ, who is late cannot be told from who is ahead.
+        // If masters' clocks differ, a late execution cannot be told from a clock that is ahead.
         let differ = plan.redis.skew.0 != 0;
         let is_on = differ || plan.clocks_leap();
         Self {
@@ -179,7 +180,7 @@ impl Clocks {
         }
     }
 
-    /// The key's owner shows its clock.
+    /// Notes the clock that the key's owner shows.
     fn show(&mut self, moment: Moment, key: u32, now: u64, late: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let (known, leapt) = self.keys.of(key);
@@ -187,15 +188,15 @@ impl Clocks {
         let (behind, ahead) = (before.wrapping_sub(skew), skew.wrapping_sub(before));
         if behind.min(ahead) > if ahead < behind { late } else { SAME } {
             (*known, *leapt) = (Some(skew), Some(moment.at));
-            // One that is further back comes by the windows of all before once more.
+            // A clock that is behind passes through earlier windows once more.
             let again = if behind < ahead { behind } else { 0 };
             let caught_up = self.caught_up.entry(key).or_default();
             *caught_up = (moment.at + again).max(*caught_up);
         }
     }
 
-    /// Whether a server that reads its clock so goes by another one than the key's owner. Where nobody has shown the owner's, any
-    /// may be another, as far as clocks of masters differ.
+    /// Whether a server whose clock shows `now` may have another clock than the key's owner. While the owner's is not
+    /// known, any may be another, if clocks of masters differ.
     pub(super) fn is_another(&self, moment: Moment, key: u32, now: u64) -> bool {
         let skew = now.wrapping_sub(moment.store.0);
         let known = self.keys.get(key).and_then(|(known, _)| *known);
@@ -203,12 +204,12 @@ impl Clocks {
         self.differ && known.is_none_or(differs)
     }
 
-    /// Whether the clock that counts a key now has not caught up with all that have counted it before, or has for less than so long.
+    /// Whether the present clock of a key has not caught up with all earlier ones, or did so less than `lasts` ago.
     pub(super) fn is_new(&self, moment: Moment, key: u32, lasts: u64) -> bool {
         self.caught_up.get(&key).is_some_and(|caught_up| moment.at < caught_up + lasts)
     }
 
-    /// When that was last, if ever.
+    /// When the key's clock last became another one.
     pub(super) fn leapt(&self, key: u32) -> Option<u64> {
         self.keys.get(key).and_then(|(_, leapt)| *leapt)
     }
@@ -225,19 +226,19 @@ impl<T> Default for Refunds<T> {
 }
 
 impl<T> Refunds<T> {
-    /// Somebody asks for one.
+    /// Adds a requested refund.
     pub(super) fn ask(&mut self, life: Life, request: &Request, note: T) {
         self.0.entry((life, request.key)).or_default().push((request.id, note));
     }
 
-    /// The node has taken it back alone, or not at all.
+    /// Removes a refund that the node has decided without a call.
     pub(super) fn decide(&mut self, life: Life, request: &Request) {
         if let Some(asked) = self.0.get_mut(&(life, request.key)) {
             asked.retain(|(id, _)| *id != request.id);
         }
     }
 
-    /// A call leaves: those that it is for, or all where it seems to be for none.
+    /// A call leaves: removes and returns the refunds that it takes along, or all if it seems to take none.
     pub(super) fn leave(&mut self, life: Life, key: u32, is_for: impl Fn(&T) -> bool) -> Vec<T> {
         let asked = self.0.remove(&(life, key)).unwrap_or_default();
         let (of_it, others): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, note)| is_for(note));
@@ -251,12 +252,12 @@ impl<T> Refunds<T> {
     }
 }
 
-/// Calls that nodes have sent and know no outcome of.
+/// Calls that nodes have sent without knowing the outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWay(Map<u32, Vec<(Life, u64, u64)>>);
 
 impl UnderWay {
-    /// A node has sent a call about a key, or asks a peer, or sends it once more.
+    /// A node has sent a call or an ask about a key, or has sent it again.
     pub(super) fn leave(&mut self, moment: Moment, life: Life, key: u32, id: u64) {
         let calls = self.0.entry(key).or_default();
         if !calls.iter().any(|(of, sent, _)| (*of, *sent) == (life, id)) {
@@ -264,29 +265,29 @@ impl UnderWay {
         }
     }
 
-    /// It knows what came of it: how long that took, in true time.
+    /// The node knows the outcome; returns how long that took, in true time.
     pub(super) fn settle(&mut self, moment: Moment, life: Life, key: u32, id: u64) -> Option<u64> {
         let calls = self.0.get_mut(&key)?;
         let place = calls.iter().position(|(of, sent, _)| (*of, *sent) == (life, id))?;
         Some(moment.at - calls.swap_remove(place).2)
     }
 
-    /// The node is gone, or begins anew: nobody waits for an answer any more. The keys that it had called about.
+    /// The node is gone or begins anew and waits for no answer any more; returns the keys of its calls.
     pub(super) fn end(&mut self, node: u32) -> Vec<u32> {
         let waited = |calls: &mut Vec<(Life, u64, u64)>| calls.extract_if(.., |((of, _), ..)| *of == node).count() > 0;
         self.0.iter_mut().filter_map(|(key, calls)| waited(calls).then_some(*key)).collect()
     }
 
-    /// Of the calls about a key that nodes wait for, since when they have been.
+    /// The nodes that wait for calls about a key, and since when.
     pub(super) fn of(&self, key: u32) -> impl Iterator<Item = (Life, u64)> {
         self.0.get(&key).into_iter().flatten().map(|(life, _, left)| (*life, *left))
     }
 }
 
-/// How long answers were under way, as their nodes count it.
+/// How long answers were under way, since the sending that their node counts from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trips {
-    /// When each sending left, by node, id and the node's clock.
+    /// When each call was sent, by node, id and the node's clock.
     sent: Map<(u32, u64, u64), u64>,
     latest: u64,
 }
@@ -306,23 +307,23 @@ impl Trips {
         }
     }
 
-    /// That of the answer that has just come.
+    /// The trip of the answer that has just come.
     pub(super) fn latest(&self) -> u64 {
         self.latest
     }
 }
 
-/// What the clock showed that the node goes by when it decided: the earliest that it may have.
+/// The store's time by which the node decided: the earliest that it reckons with.
 pub(super) fn goes_by(decision: &Decision) -> Timestamp {
     Timestamp(decision.reset_at.0.saturating_sub(decision.reset_after.0))
 }
 
-/// A trip that is longer than so small a part of a period leaves in doubt which window is open.
+/// A trip that is longer than this part of a period leaves in doubt which window is open.
 const DOUBT_PART: u64 = 4;
 
-/// The number of an aligned window that a node takes for open when it admits something on its share, where it knows the store's clock
-/// to within a trip; `None` where it may be either of two. It goes by the latest that the clock may show, and tells the earliest:
-/// where it admits something both are in one window, or the trip is longer than a part of it.
+/// The number of the aligned window that a node takes for open when it admits a check on its share, if it knows the
+/// store's clock to within `trip`; `None` if it may be either of two. The node reckons with the latest time that the
+/// clock may show, and reports the earliest. It admits only if both are in one window or the trip is long.
 pub(super) fn window_of_share(rule: &Rule, limit: &Limit, decision: &Decision, trip: u64) -> Option<u64> {
     let (period, clock) = (limit.period.0, goes_by(decision).0);
     let (earliest, latest) = (clock / period, (clock + trip) / period);
@@ -334,13 +335,13 @@ pub(super) fn window_of_share(rule: &Rule, limit: &Limit, decision: &Decision, t
     (ends / period).checked_sub(1).filter(|window| is_told && (earliest..=latest).contains(window))
 }
 
-/// How nearly nodes know the store's clock.
+/// How precisely nodes know the store's clock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nearness {
     trips: Trips,
-    /// How long the latest answers about a key were under way, and how many there have been.
+    /// The trips of the latest answers about a key, and how many answers there were.
     latest: Map<(Life, u32), ([u64; ANSWERS], usize)>,
-    /// How nearly a node knows it that has not heard it itself.
+    /// The precision of a node that has heard no answer itself.
     vague: u64,
 }
 
@@ -359,22 +360,22 @@ impl Nearness {
         }
     }
 
-    /// The node has forgotten the key.
+    /// The node has dropped the key.
     pub(super) fn forget(&mut self, life: Life, key: u32) {
         self.latest.remove(&(life, key));
     }
 
-    /// It goes by one of the latest answers: within so long it knows the clock.
+    /// The node's precision: the longest trip of the latest answers, as it uses one of them.
     pub(super) fn of(&self, life: Life, key: u32) -> u64 {
         let latest = self.latest.get(&(life, key)).map(|(trips, answers)| &trips[..(*answers).min(ANSWERS)]);
         latest.and_then(|trips| trips.iter().max()).copied().unwrap_or(self.vague)
     }
 }
 
-/// Holds that a share admitted: what is given back of one is not spent of the share.
+/// Holds that were admitted on shares. The surplus of one is given back to the share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Alone {
-    /// Time is by the clocks that nodes go by, and not by the owner's.
+    /// Whether times are by the clocks that nodes use, and not by the owner's.
     by_nodes: bool,
     /// The latest admission: the request, and the time.
     latest: Option<(u64, u64)>,
@@ -386,7 +387,7 @@ impl Alone {
         Self { by_nodes: true, ..Self::default() }
     }
 
-    /// A share gets back what this request says, in the window that was open at that time.
+    /// The refund that is given back to a share, if this is one, and the time of the hold's admission.
     pub(super) fn gives_back<'a>(&mut self, seen: &Seen<'a>) -> Option<(&'a Request, u64)> {
         match seen {
             Seen::Answered { request, decision, store, .. } => {
@@ -408,7 +409,7 @@ impl Alone {
     }
 }
 
-/// What the store last answered a node about a key.
+/// The store's last answers to a node about a key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     last: VecDeque<(u64, u32, bool)>,
@@ -433,12 +434,12 @@ impl Answers {
         self.latest
     }
 
-    /// The fewest nodes that it was told of.
+    /// The smallest number of nodes in them.
     pub(super) fn nodes(&self) -> u64 {
         self.last.iter().map(|(_, nodes, _)| u64::from(*nodes)).min().unwrap_or(1).max(1)
     }
 
-    /// There were some, and none was confirmed.
+    /// Whether there were enough of them and none was confirmed.
     pub(super) fn is_unconfirmed(&self) -> bool {
         self.last.len() == ANSWERS && self.last.iter().all(|(_, _, confirmed)| !confirmed)
     }

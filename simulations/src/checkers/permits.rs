@@ -1,11 +1,11 @@
-//! **bound** of concurrent limits: no more slots are in clients' hands at a time than the limit has. **conservation**:
-//! what a node tells the store of its clients' slots is so, each slot is given once, ends when it is released and can
-//! be released while its time is not over. **plenty**: nobody is denied while many slots are free.
+//! **bound** of concurrent limits: clients never have more slots at a time than the limit has. **conservation**: what a
+//! node reports to the store about its clients' slots is true, each slot is given once, ends when it is released, and
+//! can be released until its time is over. **plenty**: no check is denied while many slots are free.
 //!
-//! A slot is in a client's hands from the answer that gives it until the node is told that it ends, until its time is
-//! over or, where its node has died, until the store has forgotten that. What the store lends a node is that node's for
-//! the time of a lease; a node that the store may count wrongly, because it lost what the node had said, excuses what
-//! is over the limit until it has said it again and knows the answer.
+//! A client has a slot from the answer that gives it until it is released or its time is over or, if its node has died,
+//! until the store has forgotten that node. Slots that the store lends a node are that node's for the time of a lease.
+//! While the store may count a node wrongly, because it lost the node's report, an excess is excused, until the node
+//! has reported again and knows the answer.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -69,53 +69,53 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("permits-kept"),
 };
 
-/// How long what the store lends a node is its own.
+/// How long slots that the store lends a node are its own.
 const LEASE: u64 = 10_000_000;
 
-/// Millionths that a clock runs fast or slow at most.
+/// How many millionths a clock runs fast or slow at most.
 const DRIFT: u64 = 200;
 
-/// For so long slots that are not used may still be where they were.
+/// How long unused slots may stay with their node.
 const IDLE: u64 = 5_000_000;
 
-/// So long after everything has healed, or after the last thing that went wrong with a key, everything is where it belongs: a lease
-/// is over, and who was denied has asked again.
+/// How long after all faults, or after the last trouble of a key, all slots are where they belong: leases have ended,
+/// and denied clients have asked again.
 const HEALED: u64 = 16_000_000;
 
-/// When all has healed leases flow after so long.
+/// How long after all has healed leases flow again.
 const SETTLED: u64 = 2_000_000;
 
 /// A slot in a client's hands.
 #[derive(Clone, Copy, Debug)]
 struct Permit {
     cost: u64,
-    /// It is over between these two.
+    /// It ends between these two times, as clocks differ.
     ends: [u64; 2],
-    /// It counts against the limit.
+    /// Whether it counts against the limit.
     counts: bool,
 }
 
 /// What is known of a node in one of its lives, for one key.
 #[derive(Clone, Debug, Default)]
 struct Lessee {
-    /// When the store executed last what it said.
+    /// When the store last executed a report of it.
     told: Option<u64>,
-    /// When each call left first that may be answered, and when it was executed last.
+    /// When each call that may still be answered was first sent, and when it was last executed.
     calls: BTreeMap<u64, (u64, Option<u64>)>,
-    /// Until then at the latest what it was lent is its own.
+    /// The latest end of its lease.
     until: u64,
-    /// Since then the store may count it wrongly.
+    /// Since when the store may count it wrongly.
     dirty: Option<u64>,
-    /// What the store has lent it by the last answer that it knows, and what all others had by that.
+    /// The slots that the store had lent it, and all others, by the last answer that it knows.
     shown: (u64, u64),
 }
 
-/// A node that may have slots that it could not say.
+/// A node that may have slots that it could not report.
 #[derive(Clone, Copy, Debug)]
 struct Stranded {
-    /// When that was last so.
+    /// When that was last the case.
     since: u64,
-    /// When it knew that the store had heard it since.
+    /// When it knew that the store had its report since.
     heard: Option<u64>,
 }
 
@@ -125,13 +125,13 @@ struct Key {
     policy: usize,
     permits: BTreeMap<(Life, NonZeroU64), Permit>,
     lessees: BTreeMap<Life, Lessee>,
-    /// By how much the clock is ahead that it was counted by last.
+    /// How far the clock that last counted it was ahead.
     clock: Option<i64>,
-    /// Nodes that may have slots that they could not say, or that the store has forgotten.
+    /// Nodes that may have slots that they could not report, or that the store has forgotten.
     stranded: BTreeMap<u32, Stranded>,
-    /// Costs of those who wait.
+    /// The nodes and costs of waiting requests.
     waiting: BTreeMap<u64, (u32, u64)>,
-    /// How much was out or waited for, and until when, of each node and of all, the latest last; kept for a while.
+    /// By node: how many slots were in use or waited for, and until when, the latest last; kept for a while.
     peaks: BTreeMap<u32, Vec<(u64, u64)>>,
 }
 
@@ -140,7 +140,7 @@ struct Key {
 pub(super) struct Permits {
     reach: Reach,
     healed: Option<u64>,
-    /// Of each policy the counts so far, and until when all but the last are excused.
+    /// By policy: the counts of its limits so far, and until when all of them are excused.
     counts: Vec<(Vec<u64>, u64)>,
     periods: Vec<u64>,
     lives: Lives,
@@ -149,11 +149,11 @@ pub(super) struct Permits {
     given: Set<(Life, NonZeroU64)>,
     /// Which policies are concurrent limits.
     is_concurrent: Vec<bool>,
-    /// None is, nor ever will be.
+    /// Whether there is none in this run.
     is_idle: bool,
-    /// Denials, and those of them that are judged.
+    /// The number of denials, and of those that were judged.
     denials: [u64; 2],
-    /// Checks, up to one, that had to be admitted when all had healed.
+    /// The number of checks, up to one, that had to be admitted when all had healed.
     used: u64,
     found: Found,
 }
@@ -178,7 +178,7 @@ impl Permits {
         }
     }
 
-    /// What the limit of a policy is, or was a moment ago.
+    /// The limit of a policy, or a larger one that it had a moment ago.
     fn most(&self, policy: usize, now: u64) -> u64 {
         let (counts, until) = &self.counts[policy];
         let last = counts.last().copied().unwrap_or(0);
@@ -193,11 +193,11 @@ impl Permits {
         key.waiting.remove(&request.id);
         let life = self.lives.of(request.node);
         let takes = decision.verdict == Verdict::Allow && request.kind == Kind::Check;
-        // A table that is full lets pass what the policy lets pass.
+        // With a full table a check may pass by the policy, without a slot.
         if decision.slot.is_some() != takes && decision.reason != Reason::Overload {
             self.found.add("conservation", moment, || format!("{request:?} was answered {decision:?}"));
         }
-        // One that is enough: that slots are used when all has healed is judged of this run.
+        // One such check is enough to say that the use of slots after healing is judged in this run.
         let has_settled = self.healed.is_some_and(|healed| at >= healed + SETTLED);
         if self.used == 0 && has_settled && request.kind == Kind::Check && decision.reason != Reason::Overload {
             self.used = u64::from(self.is_plenty(moment, request)[1]);
@@ -222,7 +222,7 @@ impl Permits {
         }
     }
 
-    /// A slot was given that the store has lent.
+    /// Judges a slot that was given from a lease.
     fn judge(&mut self, moment: Moment, request: &Request, decision: &Decision, life: Life) {
         let (at, key) = (moment.at, &self.keys[&request.key]);
         let until = key.lessees.get(&life).map_or(0, |lessee| lessee.until);
@@ -233,7 +233,8 @@ impl Permits {
         }
         let (most, out) = (self.most(key.policy, at), key.counted(at));
         let is_over = out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(key.is_unheard(at));
-        // Whoever knows that more is lent than there is gives none beyond what the others leave, whatever is excused above.
+        // A node that knows that more is lent than there is may give only what the others leave, whatever is excused
+        // above.
         let (lent, others) = key.lessees.get(&life).map_or((0, 0), |lessee| lessee.shown);
         let [own, _] = key.held(life, at);
         let is_known = lent > 0 && lent + others > most && own + others > most;
@@ -245,7 +246,7 @@ impl Permits {
         }
     }
 
-    /// Whether a denial is judged, and would be one in spite of plenty.
+    /// Whether a denial of this request is judged, and whether it would be one in spite of plenty.
     fn is_plenty(&self, moment: Moment, request: &Request) -> [bool; 2] {
         let (at, key) = (moment.at, &self.keys[&request.key]);
         let (most, node) = (self.most(key.policy, at), request.node);
@@ -310,7 +311,7 @@ impl Permits {
         if grant.outdated || grant.replayed {
             return;
         }
-        // A node that is back under its name takes back what it had in its life before.
+        // A node that is back under its name takes over the slots of its previous life.
         key.permits.retain(|((node, incarnation), _), _| *node != life.0 || *incarnation >= life.1);
         key.lessees.retain(|(node, incarnation), _| *node != life.0 || *incarnation >= life.1);
         let was_unheard = key.lessees.get(&life).is_some_and(|lessee| lessee.is_unheard(at));
@@ -349,21 +350,21 @@ impl Permits {
     }
 }
 
-/// The most that was out since then.
+/// The most that was in use since `since`.
 fn peak(peaks: &[(u64, u64)], since: u64) -> u64 {
     let earlier = peaks.iter().rev().skip(1).filter(|(until, _)| *until >= since);
     peaks.last().into_iter().chain(earlier).map(|(_, out)| *out).max().unwrap_or(0)
 }
 
 impl Lessee {
-    /// The store has forgotten what it said.
+    /// Whether the store has forgotten the node's report.
     fn is_unheard(&self, now: u64) -> bool {
         self.told.is_some_and(|told| now >= told + LEASE - LEASE * DRIFT / 1_000_000)
     }
 }
 
 impl Key {
-    /// What is over is nobody's.
+    /// Drops permits whose time is over.
     fn pass(&mut self, now: u64) {
         let over = self.permits.iter().filter(|(_, permit)| permit.ends[1] <= now);
         let mut over: Vec<_> = over.map(|(place, permit)| (permit.ends[1], *place)).collect();
@@ -374,7 +375,7 @@ impl Key {
         }
     }
 
-    /// Slots in the hands of one life's clients, at least and at most.
+    /// The slots of one life's clients, at least and at most.
     fn held(&self, life: Life, now: u64) -> [u64; 2] {
         let own = || self.permits.range((life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX)).map(|(_, permit)| permit);
         let sum =
@@ -387,7 +388,7 @@ impl Key {
         live.map(|permit| permit.cost).sum()
     }
 
-    /// Slots that are out, whoever gave them.
+    /// Slots in use, whichever node gave them.
     fn out(&self, now: u64) -> u64 {
         self.permits.values().filter(|permit| permit.ends[1] > now).map(|permit| permit.cost).sum()
     }
@@ -397,7 +398,7 @@ impl Key {
         own.map(|(_, permit)| permit.cost).sum()
     }
 
-    /// The clients of one life have slots.
+    /// Whether the clients of one life have slots.
     fn holds(&self, life: Life) -> bool {
         self.permits.range((life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX)).next().is_some()
     }
@@ -411,26 +412,26 @@ impl Key {
         self.lessees.iter().any(|(life, lessee)| lessee.is_unheard(now) && self.holds(*life))
     }
 
-    /// A node may have slots from now on that it cannot say.
+    /// From now on a node may have slots that it cannot report.
     fn strand(&mut self, node: u32, now: u64) {
         self.stranded.insert(node, Stranded { since: now, heard: None });
     }
 
-    /// Slots may be where nobody can say so, or were there a short while ago.
+    /// Whether some node has unreported slots, or had them a short while ago.
     fn is_stranded(&self, now: u64) -> bool {
         let is_recent =
             |Stranded { since, heard }: &Stranded| now < since + HEALED && heard.is_none_or(|heard| now < heard + IDLE);
         self.stranded.values().any(is_recent)
     }
 
-    /// The store may count all of them wrongly.
+    /// From now on the store may count all nodes wrongly.
     fn dirty_all(&mut self, now: u64) {
         let nodes: Vec<_> = self.lessees.keys().map(|(node, _)| *node).collect();
         nodes.into_iter().for_each(|node| self.strand(node, now));
         self.lessees.values_mut().filter(|lessee| lessee.told.is_some()).for_each(|lessee| lessee.dirty = Some(now));
     }
 
-    /// What one life has that the store has lent others meanwhile does not count.
+    /// Excuses slots of one life that the store has lent to others meanwhile.
     fn excuse(&mut self, life: Life, now: u64, grant: &Grant, most: u64) {
         let others = grant.counters[0].used.saturating_sub(grant.granted);
         let range = (life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX);
@@ -450,7 +451,7 @@ impl Key {
         }
     }
 
-    /// What is out now was out until now, at the latest.
+    /// Notes that the slots in use now were in use until now.
     fn note_peak(&mut self, now: u64, node: u32) {
         let waiting = self.waiting.values().filter(|(at, _)| *at == node);
         let out = self.out_of(node, now) + waiting.map(|(_, cost)| *cost).sum::<u64>();
@@ -577,7 +578,7 @@ mod tests {
     use crate::swarm;
     use crate::world::{self, Watch, World};
 
-    /// What two nodes do with a limit of ten slots for two seconds each.
+    /// A history of two nodes with a limit of ten slots, for two seconds each.
     struct Story {
         history: History,
         rule: Arc<Rule>,
@@ -597,7 +598,7 @@ mod tests {
             self.checker.violations().len()
         }
 
-        /// A node says what its clients have, is lent so many, and hears of it.
+        /// A node reports what its clients have, is lent `granted` slots, and hears of it.
         fn lend(&mut self, at: u64, node: u32, id: u64, used: u64, granted: u64, all: u64) -> usize {
             let op = Op::Occupy(Occupy { used, need: 0, want: granted, lease: Micros(LEASE) });
             let call = Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(at) };
@@ -626,7 +627,7 @@ mod tests {
             self.see(at, &Seen::Settled { node, incarnation, key, call, grant: Some(grant) })
         }
 
-        /// A client asks a node for one: the slot that it is given, or nothing.
+        /// A client asks a node for a slot and is given `slot`, or none.
         fn take(&mut self, at: u64, node: u32, slot: Option<u64>) -> usize {
             let request = Request { id: at, node, key: 0, policy: 0, cost: 1, kind: Kind::Check, asked: at };
             let is_given = slot.is_some();
@@ -686,7 +687,7 @@ mod tests {
             if !forgets {
                 continue;
             }
-            // The first has said so again and knows the answer: its ten are beside the limit, and no eleventh is.
+            // The first node has reported again and knows the answer: its ten do not count, but an eleventh would.
             story.lend(120, 0, 2, 10, 10, 20);
             story.release(130, 1, 10, true);
             assert_eq!(story.take(131, 1, Some(11)), 0);
@@ -701,7 +702,8 @@ mod tests {
             story.lend(0, 0, 1, 0, 10, 10);
             assert_eq!((0..3).map(|slot| story.take(10 + slot, 0, Some(1 + slot))).max(), Some(0));
             story.see(50, &Seen::Lost { key: 0, store: Timestamp(0) });
-            // The store has lent seven and more to others meanwhile; of its own ten the node may give out the rest.
+            // The store has lent seven or more to others meanwhile; the node may give out what they leave of its own
+            // ten.
             story.lend(60, 0, 2, 3, 10, 10 + others);
             assert_eq!(story.take(61, 0, Some(4)), seen, "{others}");
         }
@@ -753,7 +755,7 @@ mod tests {
         }
     }
 
-    /// What happens that may strand slots of a key.
+    /// An event that may leave slots unreported.
     fn lose(story: &mut Story, at: u64, what: &str) {
         let op = Op::Occupy(Occupy { used: 0, need: 0, want: 1, lease: Micros(LEASE) });
         let call = &Call { id: 9, digest: Digest(1), rule: story.rule.clone(), op, sent_at: Instant(at) };
@@ -787,7 +789,7 @@ mod tests {
         ] {
             let denied = |lost_at: u64, denied_at: u64| {
                 let mut story = Story::new();
-                // A plan that kills nodes: who that concerns shows itself.
+                // A plan that kills nodes; which nodes that concerns shows when it happens.
                 let mut setting = story.history.setting();
                 let what_of_plan = What::Roll { crash: true, down: crate::span::Span(0) };
                 setting.plan.faults.push(crate::plan::Fault {
@@ -829,7 +831,7 @@ mod tests {
         }
     }
 
-    /// Of the first hundred seeds those that have a concurrent limit.
+    /// Those of the first hundred seeds that have a concurrent limit.
     #[test]
     fn denials_are_judged_in_runs_in_which_something_goes_wrong_too() {
         let ([mut all, mut judged], mut of_calm) = ([0; 2], 0);
@@ -859,7 +861,7 @@ mod tests {
         assert_eq!(story.take(3, 1, None), 1, "no other is");
     }
 
-    /// Clients of one node had two slots and then those of another: the store has lent twice as many of each.
+    /// First clients of one node had two slots, then those of another: the store has lent each of them twice as many.
     #[test]
     fn what_nodes_had_one_after_another_they_keep_for_a_while() {
         for (each, seen) in [(1, 1), (3, 0)] {

@@ -1,9 +1,9 @@
-//! Scopes a checker to keys and times. Limits that change excuse the keys of their policy from the change on
-//! until all nodes know of it and what was lent before is over; another clock that counts a key at once excuses it until
-//! what was lent by the one before is over.
+//! Limits a checker to keys and times. A change of limits excuses the keys of its policy until all nodes know of it and
+//! earlier grants are over; another clock that counts a key at once excuses that key until grants by the former clock
+//! are over.
 //!
-//! What is excused is kept from the checker: it sees the keys of a policy up to the change, and another one of its
-//! kind, which knows nothing of before, sees those after it. What concerns no key all of them see.
+//! The checker does not see what is excused: it sees the keys of a policy up to the change, and a new checker of the
+//! same kind sees those after it. Events without a key are seen by all of them.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::maps::Numbered;
 use crate::observe::{Checker, Holding, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::{Plan, What};
 
-/// By so long after a change every node has learnt it, and calls of before are answered.
+/// How long after a change every node has learnt it and earlier calls are answered.
 const SETTLES: u64 = 1_000_000;
 
-/// A server that is busy executes a call by so much later at most than it arrived.
+/// A busy server executes a call at most this long after it arrived.
 pub(super) const BUSY: u64 = 100_000;
 
 /// A checker of the keys of one policy, between two changes.
 #[derive(Debug)]
 struct Phase<C> {
     policy: u32,
-    /// It sees what happens from then on, and is believed from the second on, until the third.
+    /// When it begins to see events, and from when until when its findings count.
     sees: u64,
     judges: u64,
     until: u64,
@@ -40,9 +40,9 @@ struct Phase<C> {
 pub(super) struct Pushes {
     /// When each change begins, and by when every node has learnt it.
     pushes: Vec<(u64, u64)>,
-    /// The longest that a limit of it remembers, before or after.
+    /// The longest time for which an admission counts under any of its limits, before or after.
     longest: u64,
-    /// How long an account of a bucket among them lives at most; 0 where none is.
+    /// How long an account of a bucket among them lives at most; 0 if there is none.
     accounts: u64,
 }
 
@@ -69,7 +69,7 @@ impl Pushes {
         Self { pushes, longest, accounts }
     }
 
-    /// The same for the policy whose limits remember longest.
+    /// The longest such time of all policies.
     pub(super) fn last_beyond_a_leap(plan: &Plan) -> u64 {
         let all = (0..plan.policies.len()).map(|policy| Self::new(plan, policy).lasts_beyond_a_leap());
         all.max().unwrap_or(0)
@@ -79,18 +79,18 @@ impl Pushes {
         !self.pushes.is_empty()
     }
 
-    /// Whether one of them is not over then: some node may not know of it, or what was lent before is not.
+    /// Whether at `at` some node may not know of a change, or earlier grants are not over.
     pub(super) fn meet(&self, at: u64) -> bool {
         self.pushes.iter().any(|(begins, settled)| (*begins..settled + self.lasts()).contains(&at))
     }
 
-    /// So long after every node knows of a change what was lent before may be spent.
+    /// How long after every node knows of a change earlier grants may be spent.
     fn lasts(&self) -> u64 {
         2 * (self.longest + SETTLES)
     }
 
-    /// So long after another clock shows the time of the one before what that lent may be spent, and the accounts of buckets be
-    /// open.
+    /// How long after a new clock has caught up with the former one earlier grants may be spent, and accounts of
+    /// buckets be open.
     pub(super) fn lasts_beyond_a_leap(&self) -> u64 {
         self.lasts() + self.accounts
     }
@@ -103,39 +103,41 @@ struct Later<C> {
     taken: usize,
 }
 
-/// Checkers of keys that other clocks have counted before: the first of those that one has, the second of those that two have, and
-/// so on, so that none has seen anything of a key by another clock. As many of them are made as are needed, out of one that has
-/// seen all that concerns no key.
+/// Checkers of keys that other clocks have counted before: the first for keys that one other clock has counted, the
+/// second for two, and so on, so that each sees a key by one clock only. They are cloned when needed from a spare one,
+/// which has seen the events without a key.
 #[derive(Debug)]
 struct Row<C> {
     spare: Later<C>,
     later: Vec<Later<C>>,
 }
 
-/// A checker, and the same for policies whose limits change.
+/// A checker, with further ones for policies whose limits change.
 #[derive(Debug)]
 pub(super) struct Phased<C> {
     plain: C,
     taken: usize,
     phases: Vec<Phase<C>>,
-    /// The same for keys that another clock counts now: for policies whose limits do not change, and for each of `phases`.
+    /// Checkers for keys that another clock counts now: for policies whose limits do not change, and for each of
+    /// `phases`.
     rows: Vec<Row<C>>,
-    /// By policy: how long after that what was lent by the clock before may be spent; `None` where its keys are left alone for good.
+    /// By policy: how long grants by the former clock may be spent; `None` if keys of the policy are not judged any
+    /// more after that.
     lasts: Vec<Option<u64>>,
-    /// No policy's limits change: the plain checker sees all.
+    /// Whether no policy's limits change, so that the plain checker sees all.
     is_steady: bool,
-    /// By policy: its limits change.
+    /// By policy: whether its limits change.
     changes: Vec<bool>,
-    /// By policy: its name, which calls tell. Of several keys at once, tokens of the later ones are asked for
-    /// before a request tells the policy.
+    /// By policy: its name, by which a call names it. For several keys at once, calls about later keys come before
+    /// their requests.
     names: Vec<Arc<str>>,
-    /// By key: the policy, and one.
+    /// By key: the number of its policy plus one; 0 if unknown.
     policies: Numbered<u32>,
-    /// Whether keys are left alone that another clock counts at once, and the clock of each.
+    /// Whether keys that another clock counts at once are excused; `clocks` is the clock of each.
     leaps: bool,
     busy: u64,
     clocks: Numbered<Clock>,
-    /// Another clock has counted some key at once.
+    /// Whether another clock has counted some key at once.
     has_leapt: bool,
     found: Vec<Violation>,
 }
@@ -143,15 +145,16 @@ pub(super) struct Phased<C> {
 /// The clock that counts a key.
 #[derive(Debug, Default)]
 struct Clock {
-    /// How far it is from true time, once it has shown that.
+    /// How far it is from true time, once that is known.
     skew: Option<u64>,
-    /// So often it was another one before, and when that was last, or when this one shows the time that it did then.
+    /// How many other clocks counted the key before; and when the present one took over or, if it was behind, caught
+    /// up.
     leaps: usize,
     since: u64,
 }
 
 impl<C: Checker + Clone> Phased<C> {
-    /// `why` is what it excuses.
+    /// A checker that excuses `why`: keys whose limits change.
     pub(super) fn new(why: &Exemption, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let plan = &setting.plan;
         let mut changes = vec![false; plan.policies.len().max(1)];
@@ -173,7 +176,7 @@ impl<C: Checker + Clone> Phased<C> {
         Self { phases, is_steady: !changes.contains(&true), changes, ..Self::always(setting, &make) }
     }
 
-    /// Excuses no change of limits.
+    /// A checker that goes on through changes of limits.
     pub(super) fn always(setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let phased = Self {
             plain: make(setting),
@@ -194,18 +197,18 @@ impl<C: Checker + Clone> Phased<C> {
         phased.agree(setting)
     }
 
-    /// Tells each checker that begins after a change from when on it sees what happens.
+    /// Calls `tell` for each checker that begins after a change, with the time from which on it sees events.
     pub(super) fn from(mut self, mut tell: impl FnMut(&mut C, u64)) -> Self {
         self.phases.iter_mut().filter(|phase| phase.sees > 0).for_each(|phase| tell(&mut phase.checker, phase.sees));
         self
     }
 
-    /// Also leaves alone what `why` says: keys from the moment on at which another clock counts them.
+    /// Also excuses, by `why`, keys from the moment on at which another clock counts them.
     pub(super) fn until_leaps(self, why: &Exemption, leaps: bool) -> Self {
         Self { leaps: why.when(leaps), ..self }
     }
 
-    /// Looks at such keys again when what the other clock lent is over, by checkers that have never seen them before.
+    /// Judges such keys again when grants by the former clock are over, with checkers that have not seen them before.
     pub(super) fn again(self, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
         let plan = &setting.plan;
         let rows = if self.leaps && plan.clocks_leap() { 1 + self.phases.len() } else { 0 };
@@ -214,7 +217,7 @@ impl<C: Checker + Clone> Phased<C> {
         Self { rows: (0..rows).map(|_| row()).collect(), lasts: (0..plan.policies.len()).map(lasts).collect(), ..self }
     }
 
-    /// Not those of policies whose limits change.
+    /// Does not do so for policies whose limits change.
     pub(super) fn unless_limits_change(mut self, setting: &Setting) -> Self {
         for (policy, lasts) in self.lasts.iter_mut().enumerate() {
             lasts.take_if(|_| Pushes::new(&setting.plan, policy).are_any());
@@ -222,13 +225,13 @@ impl<C: Checker + Clone> Phased<C> {
         self
     }
 
-    /// Masters' clocks agree: what a server executes late, because it is busy, is no leap.
+    /// If masters' clocks agree, a late execution by a busy server is not taken for another clock.
     fn agree(self, setting: &Setting) -> Self {
         let busy = if setting.plan.redis.skew.0 == 0 { BUSY } else { SAME };
         Self { busy, ..self }
     }
 
-    /// The key's owner shows its clock.
+    /// Notes the clock that the key's owner shows.
     fn follow(&mut self, moment: Moment, key: u32, now: u64, late: u64) {
         if !self.leaps {
             return;
@@ -238,14 +241,14 @@ impl<C: Checker + Clone> Phased<C> {
         let known = *clock.skew.get_or_insert(skew);
         let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
         if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
-            // One that is further back comes by the windows of all before once more.
+            // A clock that is behind passes through earlier windows once more.
             let again = if behind < ahead { behind } else { 0 };
             *clock = Clock { skew: Some(skew), leaps: clock.leaps + 1, since: clock.since.max(moment.at + again) };
             self.has_leapt = true;
         }
     }
 
-    /// A call about the key tells its policy.
+    /// Learns a key's policy from a call.
     fn learn(&mut self, key: u32, call: &Call) {
         let policy = self.policies.of(key);
         if *policy == 0 {
@@ -254,7 +257,7 @@ impl<C: Checker + Clone> Phased<C> {
         }
     }
 
-    /// Something may show the clock that counts a key.
+    /// Learns the clock that counts a key, if the event shows it.
     fn look_at_clock(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Answered { request, store, .. } => self.follow(moment, request.key, store.0, 0),
@@ -292,8 +295,8 @@ impl<C: Checker + Clone> Phased<C> {
         }
     }
 
-    /// The same where some limits change, or some clock has leapt. Not a part of `see`, which is called for all that happens and mostly
-    /// does nothing of this.
+    /// `see` for runs in which some limits change or some clock has leapt. It is a function of its own because `see` is
+    /// called for each event and mostly needs none of this.
     #[inline(never)]
     fn see_apart(&mut self, moment: Moment, seen: &Seen<'_>) {
         let key = key(seen);
@@ -314,7 +317,7 @@ impl<C: Checker + Clone> Phased<C> {
         }
         for phase in &mut self.phases {
             let is_of = policy.map_or(key.is_none(), |policy| policy == phase.policy);
-            // Who is there it has to know from the start.
+            // Each checker has to know from the start which nodes there are.
             if is_of && (key.is_none() || (phase.sees..phase.until).contains(&moment.at)) {
                 phase.checker.see(moment, seen);
                 let fresh = &phase.checker.violations()[phase.taken..];
@@ -329,7 +332,7 @@ impl<C: Checker + Clone> Phased<C> {
         }
     }
 
-    /// A key that other clocks have counted until then, so many of them one after another.
+    /// Shows an event about a key that `leaps` other clocks had counted until `since` to its checker.
     fn see_again(&mut self, moment: Moment, seen: &Seen<'_>, key: u32, leaps: usize, since: u64) {
         let Some(policy) = self.policy(key, seen) else { return };
         let changes = self.changes.get(policy as usize).is_some_and(|changes| *changes);
@@ -351,7 +354,7 @@ impl<C: Checker + Clone> Phased<C> {
 }
 
 impl<C: Checker + Clone> Row<C> {
-    /// The checker of keys that so many other clocks have counted before.
+    /// The checker of keys that `leaps` other clocks have counted before.
     fn of(&mut self, leaps: usize) -> &mut Later<C> {
         if self.later.len() < leaps {
             self.later.resize(leaps, self.spare.clone());
@@ -359,7 +362,7 @@ impl<C: Checker + Clone> Row<C> {
         &mut self.later[leaps - 1]
     }
 
-    /// Something concerns no key.
+    /// Shows an event without a key to all checkers.
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.spare.see(moment, seen);
         self.later.iter_mut().for_each(|later| _ = later.see(moment, seen));
@@ -367,7 +370,7 @@ impl<C: Checker + Clone> Row<C> {
 }
 
 impl<C: Checker> Later<C> {
-    /// What it finds in that.
+    /// Shows an event to the checker, and returns its new findings.
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) -> &[Violation] {
         self.checker.see(moment, seen);
         let before = std::mem::replace(&mut self.taken, self.checker.violations().len());
@@ -381,7 +384,7 @@ impl<C: Checker> Later<C> {
     }
 }
 
-/// The key that something is about, of which checkers are kept apart.
+/// The key by which an event is assigned to a checker.
 fn key(seen: &Seen<'_>) -> Option<u32> {
     match seen {
         Seen::Asked(request)
@@ -404,7 +407,7 @@ impl<C: Checker + Clone> Observer for Phased<C> {
     }
 
     fn ignores(&self, topic: Topic) -> bool {
-        // Policies of keys, and what counts them, it has to know of all that tells them.
+        // Events that show a key's policy or clock are needed even if the checker ignores them.
         let shows_clock = self.leaps && matches!(topic, Topic::Answered | Topic::Executed);
         self.is_steady && self.rows.is_empty() && !shows_clock && self.plain.ignores(topic)
     }
@@ -413,7 +416,7 @@ impl<C: Checker + Clone> Observer for Phased<C> {
         if self.leaps {
             self.look_at_clock(moment, seen);
         }
-        // As mostly: no limits change, and no clock has leapt.
+        // The most frequent case: no limits change, and no clock has leapt.
         if self.is_steady && !self.has_leapt && self.rows.is_empty() {
             self.see_plain(moment, seen);
         } else {
@@ -515,7 +518,8 @@ mod tests {
 
     #[test]
     fn a_key_is_looked_at_again_when_its_limits_have_changed_and_another_clock_counts_it() {
-        // The clock is another one after a second; limits change after two, and four seconds after all know of it that is over.
+        // The clock is another one after a second; limits change after two seconds, which is over four seconds after
+        // all know of it.
         for (at, seen) in [(3 * SECOND, 0), (8 * SECOND - 1, 0), (8 * SECOND, 1)] {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
@@ -534,7 +538,7 @@ mod tests {
         }
     }
 
-    /// A clock that was set back by so much comes by the windows of before, whatever it does meanwhile.
+    /// A clock that was set back passes through earlier windows again, whatever it does meanwhile.
     #[test]
     fn a_key_is_looked_at_again_when_the_clock_has_caught_up_with_all_before() {
         for (at, seen) in [(10 * SECOND - 1, 0), (10 * SECOND, 1)] {
@@ -581,7 +585,8 @@ mod tests {
         }
     }
 
-    /// Twenty clocks count it one after another, each a second ahead of the one before: four seconds after the last it is judged.
+    /// Twenty clocks count the key one after another, each a second ahead of the one before: four seconds after the
+    /// last it is judged.
     #[test]
     fn a_key_is_looked_at_again_however_many_clocks_have_counted_it() {
         for (at, seen) in [(24 * SECOND - 1, 0), (24 * SECOND, 1)] {
@@ -597,7 +602,7 @@ mod tests {
         }
     }
 
-    /// Of two policies the limits of one change: keys of that are left alone for good, and those of the other one are not.
+    /// The limits of one of two policies change: its keys are not judged any more, and those of the other policy are.
     #[test]
     fn a_key_whose_limits_change_may_be_left_alone_for_good() {
         for (policy, seen) in [(0, 0), (1, 1)] {

@@ -1,7 +1,7 @@
 //! **plenty**: no denial for lack of tokens comes with an answer that shows enough of them.
 //!
 //! For all limits, algorithms and sources: a denial with the reason `rate` reports fewer remaining tokens than it was
-//! asked for. Knows nothing of what is really left, which `truth.rs` and `early.rs` judge.
+//! asked for. How much is really left is judged by `truth.rs` and `early.rs`.
 
 use rationd::core::decision::{Decision, Reason, Verdict};
 

@@ -1,48 +1,51 @@
-//! Whom a fault reaches: what a checker needs to know that goes on judging all others through it. Judges nothing.
+//! Which keys and nodes a fault reaches, so that a checker can go on judging all others during it. It judges nothing.
 //!
-//! Whatever happens to a master, or on the way to it, shows itself at each key that it reaches: a call about the key is lost,
-//! late or not sent, or the store loses something of it. What happens to nodes reaches the keys that they were asked of.
+//! Trouble of a master, or on the way to it, shows at each key that it reaches: a call about the key is lost, late or
+//! not sent, or the store loses data of the key. Trouble of nodes reaches the keys for which they were asked.
 
 use crate::maps::Map;
 use crate::observe::{Moment, Seen};
 use crate::plan::{Plan, What};
 
-/// Whom a fault reaches, so that tokens may be held where nobody asks, or be lost.
+/// The keys of which a fault may cause tokens to be lost, or to be held by nodes that are not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope<'a> {
     /// No key.
     Nobody,
-    /// Keys of which a call is lost, late or not sent, or of which the store loses something. Which those are, their calls tell.
+    /// Keys of which a call is lost, late or not sent, or of which the store loses data. Their calls show which those
+    /// are.
     Calls,
-    /// Keys that a node holds tokens of that is gone. Which node that is, and when, its end tells.
+    /// Keys of which a node that is gone held tokens. The end of the node shows which node, and when.
     Ends,
-    /// Keys that these nodes were asked of, for as long as it lasts; no nodes: all of them.
+    /// Keys for which these nodes were asked, for as long as the fault lasts; an empty list means all nodes.
     Stops(&'a [u32]),
-    /// Keys of one policy, until all nodes know of it and what was lent before is over.
+    /// Keys of one policy, until all nodes know of the change and earlier grants are over.
     Policy,
-    /// Keys of which something is told that is not so. Which those are, what nodes hear tells.
+    /// Keys about which malicious nodes report. Reports that nodes receive show which those are.
     Lies,
 }
 
 impl Scope<'_> {
-    /// Whether it may make calls late, of whatever key.
+    /// Whether the fault may delay calls about any key.
     pub(super) fn is_wide(self) -> bool {
         matches!(self, Self::Calls | Self::Ends | Self::Stops(_))
     }
 }
 
-/// Whom a fault reaches, and why no others.
+/// What a fault reaches, and why nothing else.
 pub(super) fn scope(what: &What) -> Scope<'_> {
     match what {
-        // It is only asked for more.
+        // More is asked for, and nothing else changes.
         What::Surge { .. }
-        // No decision goes by a wall clock.
+        // No decision depends on a wall clock.
         | What::Jump { .. }
         // The call that misses its script is sent once more with it.
         | What::ScriptFlush { .. }
-        // What another build tells beside what is known is passed over, and what it does not tell nobody denies by.
+        // Fields of another build's reports that a node does not know are skipped, and a report that is missing denies
+        // no check.
         | What::Build { .. }
-        // Who hears of fewer nodes is lent no more for that, because the store counts itself who asks it.
+        // A node that hears of fewer nodes is lent no more for that, because the store itself counts the nodes that
+        // ask.
         | What::Part { .. } => Scope::Nobody,
         // A node does not know that its way to a master is cut, clogged or slow before it calls, and calls key by key.
         What::Cut { .. }
@@ -51,13 +54,13 @@ pub(super) fn scope(what: &What) -> Scope<'_> {
         | What::Slow { .. }
         | What::Noise { .. }
         | What::Refuse { .. }
-        // Of what no replica holds nodes are lent less, and it is theirs as ever.
+        // Without a replica nodes are lent less, but hold their leases as ever.
         | What::NoReplica { .. }
-        // What a master that is gone had written and its replica had not is told of each key, and so is what a former one lends.
+        // Writes that the replica of a lost master lacks are shown key by key, and so are grants of a former master.
         | What::Kill { .. }
         | What::Pause { .. }
         | What::Isolate { .. }
-        // So is each key that is gone.
+        // So are keys that are lost.
         | What::FlushAll { .. }
         | What::Evict { .. }
         // A key that another clock counts shows that with the next call or answer (`Clocks`).
@@ -71,16 +74,16 @@ pub(super) fn scope(what: &What) -> Scope<'_> {
     }
 }
 
-/// What happened to nodes, and of which keys they were asked.
+/// The trouble of nodes, and the keys for which they were asked.
 #[derive(Clone, Debug)]
 pub(super) struct Reach {
-    /// Some fault of the plan stops or ends nodes.
+    /// Whether some fault of the plan stops or ends nodes.
     is_on: bool,
-    /// As many nodes as there have been at a time.
+    /// The number of nodes so far.
     nodes: u32,
-    /// Which node was stopped or ended with what it held, from when until when.
+    /// Which node was stopped, or ended with its tokens, from when until when.
     troubles: Vec<(u32, u64, u64)>,
-    /// By key and node: when that was last asked of it, or called about it.
+    /// By key and node: when the node was last asked for it, or called the store about it.
     asked: Map<(u32, u32), u64>,
 }
 
@@ -90,7 +93,8 @@ impl Reach {
         Self { is_on, nodes: 0, troubles: Vec::new(), asked: Map::default() }
     }
 
-    /// Nodes that leave hand back what they hold, of which no more is known while a call of theirs is under way.
+    /// Notes trouble of nodes. A node that leaves hands its tokens back; `drained` says whether all of those calls were
+    /// answered.
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             _ if !self.is_on => {}
@@ -112,10 +116,10 @@ impl Reach {
         }
     }
 
-    /// Whether a node was stopped or ended that may have held tokens of a key, which count for so long.
+    /// Whether a node that may have held tokens of a key was stopped or ended less than `counts` ago.
     pub(super) fn meets(&self, moment: Moment, key: u32, counts: u64) -> bool {
         let recent = self.troubles.iter().filter(|(_, begins, ends)| *begins <= moment.at && moment.at < ends + counts);
-        // What it was lent for the window after the one at hand, too.
+        // Twice that time, because it may also hold tokens of the next window.
         let may_hold = |(node, begins, _): &(u32, u64, u64)| {
             self.asked.get(&(key, *node)).is_some_and(|asked| *begins <= asked + 2 * counts)
         };

@@ -1,8 +1,8 @@
-//! **conservation** of refunds: of what a client takes back each token is in the lease of its node again, or the store is
-//! asked for it; no token more, and none less as far as its node has admitted as much that counts still.
+//! **conservation** of refunds: each refunded token goes back to the lease of its node, or the store is asked to take
+//! it back; no token more, and none less as far as the node has admitted as many that still count.
 //!
-//! What goes back into the lease the node's own books tell, which `books.rs` holds to what it holds. What the store makes of
-//! what it is asked for is judged by those who judge calls.
+//! How much goes back into the lease is taken from the node's own balance, which `books.rs` judges. What the store does
+//! with refunds is judged by the checkers of calls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,34 +63,36 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("refund-asks-one-less"),
 };
 
-/// A node knows to within so long, and a trip to the store and back, which window is open.
+/// A node knows the boundary of a window to within this time and a trip to the store and back.
 const EDGE: u64 = 20_000;
 
-/// By so long after a loss or a reset, and two of the longest periods, every node has heard of it.
+/// Every node has heard of a loss or a reset by this time and two of the longest periods after it.
 const HEARS: u64 = 2_000_000;
 
-/// Admissions that are remembered of a key and node.
+/// How many admissions are remembered of a key and node.
 const REMEMBERED: usize = 512;
 
-/// Holds and admissions that are remembered of all.
+/// How many admissions are remembered in all, by the ids of their checks.
 const HOLDS: usize = 100_000;
 
 /// A check that was admitted from a lease.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
-    /// By the clock of the key's owner: when it was admitted, or, of a bucket, charged before that.
+    /// When it was charged, by the clock of the key's owner: at its admission, or earlier for tokens of a bucket that
+    /// it waited for.
     at: u64,
-    /// When the limit is whole again, as the decision told it.
+    /// When the limit is whole again, by the decision.
     whole: u64,
-    /// Tokens that have not been taken back.
+    /// Tokens that have not been refunded.
     left: u64,
 }
 
-/// A refund that its node has taken note of, and has not answered.
+/// A refund that its node knows and has not answered.
 #[derive(Clone, Copy, Debug)]
 struct Parked {
     id: u64,
-    /// What is to be asked of the store for it at least and at most, and at least for all up to it.
+    /// How many tokens the store has to be asked for because of it, at least and at most; and at least for all refunds
+    /// up to it.
     least: u64,
     most: u64,
     sum: u64,
@@ -101,14 +103,15 @@ struct Parked {
 struct Key {
     rule: Option<Arc<Rule>>,
     admitted: VecDeque<Admitted>,
-    /// Tokens of a bucket that were lent because checks waited for them, and that nobody has spent; and when they were charged.
+    /// Tokens of a bucket that were lent for waiters and are not spent; and when they were charged.
     waited_for: (u64, u64),
     parked: VecDeque<Parked>,
-    /// Since nothing was parked: what is to be asked of the store at least and at most, and what is.
+    /// Since no refund was parked: tokens that the store has to be asked for at least and at most, and those that it
+    /// was asked for.
     least: u64,
     most: u64,
     asked: u64,
-    /// What was parked last cannot be told from the rest.
+    /// Whether the calls cannot be assigned to refunds, so that too little is known to judge.
     is_unsure: bool,
 }
 
@@ -121,22 +124,22 @@ pub(super) struct Refunds {
     clocks: Clocks,
     ids: Ids,
     keys: Map<(Life, u32), Key>,
-    /// By key: what was taken back in vain, and when.
+    /// By key: refunds beyond what the node had admitted, and when.
     vain: Map<u32, VecDeque<(u64, u64)>>,
-    /// By key: what was charged before that time is not known.
+    /// By key: the time before which charges are not known.
     void: Numbered<u64>,
-    /// When checks were admitted from leases that may go back as such, and when their limit is whole again, by their ids.
+    /// By id of checks admitted from leases: when they were admitted, and when their limit is whole again.
     charges: Map<u64, [u64; 2]>,
     order: VecDeque<u64>,
-    /// Refunds of those, with that time.
+    /// By id of refunds of such a check: its times.
     of_charges: Map<u64, Option<[u64; 2]>>,
-    /// A check of several keys that is about to go back.
+    /// A check of several keys that is about to be refunded.
     going_back: Option<u64>,
     found: Found,
 }
 
 impl Key {
-    /// Under these limits.
+    /// Goes on to these limits.
     fn go_by(&mut self, rule: &Arc<Rule>) {
         if self.rule.as_ref().is_none_or(|known| known.limits != rule.limits) {
             self.rule = Some(rule.clone());
@@ -144,14 +147,14 @@ impl Key {
         }
     }
 
-    /// What the node knows to be charged at that time, and can be taken back: what it has admitted from leases in windows that
-    /// are surely open, or has not surely leaked.
+    /// The charges at `now` that can be refunded by the node's knowledge: admissions from leases in windows that are
+    /// surely open, or that have surely not leaked.
     fn charged(&self, rule: &Rule, now: u64, edge: u64) -> u64 {
         rule.limits.iter().map(|limit| self.charged_of(rule, limit, now, edge)).max().unwrap_or(0)
     }
 
-    /// What it has admitted in each of the windows that are open: what is taken back beyond that takes what is charged for others, or
-    /// next.
+    /// The least that it has admitted in any of the open windows. Refunds beyond that reduce charges of other nodes, or
+    /// later ones.
     fn present(&self, rule: &Rule, now: u64) -> u64 {
         let sum = |limit: &Limit| {
             let is_of = |admitted: &&Admitted| admitted.at / limit.period.0 == now / limit.period.0;
@@ -191,7 +194,7 @@ impl Key {
         }
     }
 
-    /// When tokens of a check were charged that is admitted at that time: those that were waited for go first.
+    /// When the tokens of a check admitted at `now` were charged: tokens that were lent for waiters are spent first.
     fn charged_at(&mut self, rule: &Rule, cost: u64, now: u64) -> u64 {
         let (left, at) = self.waited_for;
         self.waited_for.0 = left.saturating_sub(cost);
@@ -199,13 +202,13 @@ impl Key {
         if left > 0 && are_buckets { at.min(now) } else { now }
     }
 
-    /// The store lends so many tokens because checks wait for them.
+    /// The store has lent tokens for waiters.
     fn lend(&mut self, needed: u64, now: u64) {
         let (left, at) = self.waited_for;
         self.waited_for = (left + needed, if left > 0 { at } else { now });
     }
 
-    /// So many tokens were taken back, those first that were admitted last.
+    /// Takes refunded tokens off, the latest admissions first.
     fn take_back(&mut self, tokens: u64) {
         let mut due = tokens;
         for admitted in self.admitted.iter_mut().rev() {
@@ -214,13 +217,13 @@ impl Key {
         }
     }
 
-    /// Nothing is parked any more, and all that was is known to have been asked for.
+    /// No refund is parked any more, and all of them are known to have been asked for.
     fn begin_anew(&mut self) {
         (self.least, self.most, self.asked, self.is_unsure) = (0, 0, 0, false);
     }
 }
 
-/// The number of the aligned window that is surely open at that time.
+/// The number of the aligned window that is surely open at `now`.
 fn window(limit: &Limit, now: u64, edge: u64) -> Option<u64> {
     let (period, begun) = (limit.period.0, now % limit.period.0);
     (!OVER.when(begun <= edge || begun + edge >= period)).then_some(now / period)
@@ -264,7 +267,7 @@ impl Refunds {
         }
     }
 
-    /// What of a refund is to be taken back at least.
+    /// The least number of tokens of a refund that have to be taken back.
     fn least(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, kept: u64, store: u64) -> u64 {
         let of_charge = self.of_charges.remove(&request.id);
         let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
@@ -274,7 +277,7 @@ impl Refunds {
             return 0;
         }
         let edge = self.edge;
-        // What was charged as such goes back to the same windows, or not at all.
+        // A refund of a known charge goes back to the same windows, or not at all.
         let is_open = |limit: &Limit, [at, whole]: [u64; 2]| match limit.algorithm {
             Algorithm::Fixed | Algorithm::Sliding => {
                 let [then, now] = [at, store].map(|time| window(limit, time, edge));
@@ -296,7 +299,7 @@ impl Refunds {
         let vain = self.vain.get(&request.key).into_iter().flatten();
         let vain = vain.filter(|(at, _)| moment.at < at + lasts).map(|(_, tokens)| tokens).sum();
         let charged = key.charged(rule, store, edge).saturating_sub(VAIN.forgives(vain));
-        // Of buckets alone any part of what they owe, beside what is in the lease again, is enough for all.
+        // Under buckets alone the whole cost can be refunded if they owe any more than what is back in the lease.
         match rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
             true if charged > kept => request.cost,
             true => 0,
@@ -331,7 +334,7 @@ impl Refunds {
         let Some(Parked { least, most, sum, .. }) = key.parked.remove(at) else { return };
         let is_last = at == key.parked.len();
         let is_sure = !key.is_unsure;
-        // None leaves for what is answered at once, but for that of a key for which its node has no room.
+        // A refund that is answered at once causes no call, unless the node has no room for the key.
         let has_left = parked || key.asked + most > key.most;
         if !has_left {
             (key.least, key.most) = (key.least - least, key.most - most);
@@ -383,7 +386,8 @@ impl Observer for Refunds {
                 }
             }
             Seen::Answered { request, decision, parked, .. } if request.kind == Kind::Refund => {
-                // Who is turned away, for want of room or as too many wait, is told so, also where the policy lets pass then.
+                // A refund that is rejected because a table or a line is full is answered by the policy, even if that
+                // allows.
                 let is_granted = decision.verdict == Verdict::Allow && decision.source != Source::Policy;
                 self.answered(moment, request, is_granted, *parked);
             }
@@ -438,8 +442,8 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND, START};
 
-    /// A node has admitted so many, and a client takes back so many, of which so many are back in the lease; the store is asked for so
-    /// many, and all is well.
+    /// The violations when a node has admitted `admitted` tokens, a client refunds `cost`, `kept` are back in the
+    /// lease, and the store is asked for `asked`.
     fn seen(limits: &[&str], [admitted, cost, kept, asked]: [u64; 4]) -> usize {
         let mut history = History::of_several(limits);
         let setting = history.setting();
@@ -482,8 +486,9 @@ mod tests {
         }
     }
 
-    /// Four tokens of a bucket of ten a second are lent to checks that wait, and the answer comes 300 ms later, when one other check is left: its two
-    /// tokens have leaked since they were charged. Without waiters it was charged when it was spent, and so it is where the answer comes at once.
+    /// Four tokens of a bucket of ten a second are lent for waiters, and the answer comes 300 ms later, when one other
+    /// check is left: its two tokens have leaked since they were charged. Without waiters, or if the answer comes at
+    /// once, they are charged when they are spent.
     #[test]
     fn what_was_waited_for_leaks_from_when_it_was_lent() {
         for (need, after, violations) in [(4, 300_000, 0), (0, 300_000, 1), (4, 10_000, 1)] {

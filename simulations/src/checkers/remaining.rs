@@ -1,7 +1,7 @@
-//! **truth** of what remains: no more than the store had left when it last answered, and what the node
-//! was lent of that window and has not spent.
+//! **truth** of the remaining tokens: no more than the store had left when it last answered, plus what the node was
+//! lent of that window and has not spent.
 //!
-//! For one aligned window, and by what the node was shown: others may have taken it since.
+//! Judged for one aligned window, by what the node could know; others may have taken tokens since.
 
 use std::collections::VecDeque;
 
@@ -44,30 +44,30 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("counts-next-window-as-left"),
 };
 
-/// Answers that are remembered of a window.
+/// How many answers are remembered of a window.
 const ANSWERS: usize = 2;
 
-/// What a node was shown and lent of a key.
+/// The answers and grants about a key that a node had.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
+    /// The end of the window, the tokens used by the latest answers that came, and (`held`) the node's own tokens.
     window: u64,
     used: [Option<u64>; ANSWERS],
-    /// The same in the answer that the store gave last, which may have come before those.
+    /// The tokens used by the answer that the store gave last, which may have come before those.
     newest: Option<u64>,
     heard: Timestamp,
     held: u64,
     /// How far the clock of that answer was ahead of true time.
     skew: Option<u64>,
-    /// The same of the next one, of which tokens are lent ahead.
+    /// Tokens used and held of the next window, which are lent ahead.
     next: u64,
     ahead: u64,
-    /// Where clocks differ: what it was lent, and when, in the last two periods; and what it may hold
-    /// of that until then by a clock that was further ahead.
+    /// If clocks differ: the grants of the last two periods; and the tokens (`older`) that it may still hold until
+    /// `until` by a former clock.
     lent: VecDeque<(u64, u64)>,
     older: u64,
     until: u64,
-    /// What was admitted of the window while that may have been spent in place of what is held.
+    /// Admissions that may have been of those older tokens instead of the held ones.
     perhaps_older: u64,
 }
 
@@ -75,9 +75,9 @@ struct Known {
 #[derive(Clone, Debug)]
 pub(super) struct Remaining {
     is_on: bool,
-    /// A key may be counted by another clock at once: masters' clocks differ, and slots move, or clocks are set.
+    /// Whether a key may be counted by another clock at once: masters' clocks differ and slots move, or clocks are set.
     leaps: bool,
-    /// Then: how far the clock of each answer is ahead of true time, by who hears it, the call's id and that clock.
+    /// If so: how far the clock of each answer is ahead of true time, by receiver, the call's id and that clock.
     skews: Map<(Life, u64, u64), u64>,
     lives: Lives,
     settled: Ids,
@@ -100,9 +100,9 @@ impl Known {
         }
     }
 
-    /// The key is counted by another clock: what the node was shown of windows that are to come again, or
-    /// are skipped, it has forgotten. What it holds ends by the clock of before: with its window, or the
-    /// one after when it was lent ahead. It spends that first.
+    /// Another clock counts the key: the node has forgotten the answers about windows that come again or are skipped.
+    /// Its tokens end by the former clock, with their window, or the next one if they were lent ahead; it spends them
+    /// first.
     fn leap(&mut self, now: u64, period: u64) -> Self {
         let lent = std::mem::take(&mut self.lent);
         let older = lent.iter().filter(|(at, _)| at + 2 * period > now).map(|(_, tokens)| tokens).sum();
@@ -116,20 +116,21 @@ impl Known {
         }
     }
 
-    /// What is held of another window than the one that a decision names. While tokens of the other clock's are left, it names
-    /// theirs, and by the clock of now the next one may have begun meanwhile: a check can spend both.
+    /// Tokens of another window than the one that a decision names. While tokens by the former clock are left, the
+    /// decision names their window; by the present clock the next window may have begun meanwhile, and a check can
+    /// spend both.
     fn beside(&self, moment: Moment) -> u64 {
         let has_begun = self.skew.is_some_and(|skew| moment.store.0.wrapping_add(skew) >= self.window);
         self.older + if has_begun { self.ahead } else { 0 }
     }
 
-    /// What a node hands back counts as back already.
+    /// Tokens that a node hands back count as returned at once.
     fn give_back(&mut self, tokens: u64) {
         self.held = self.held.saturating_sub(tokens);
         self.used.iter_mut().chain([&mut self.newest]).flatten().for_each(|used| *used = used.saturating_sub(tokens));
     }
 
-    /// An answer: of a few of them the node takes note of one at least.
+    /// Adds an answer; the node has adopted at least one of the last few.
     fn show(&mut self, counter: &Counter) {
         self.used.rotate_left(1);
         self.used[ANSWERS - 1] = Some(counter.used);
@@ -162,7 +163,7 @@ impl Remaining {
         let counter = &grant.counters[0];
         let known = self.known.entry((life, key)).or_default();
         let follows = (known.window..=known.window + limit.period.0).contains(&counter.at.0);
-        // A clock that is set by little leaves the window the same, or is in the one after it.
+        // A clock that is set by little stays in the window or gets into the next.
         let skew = self.skews.remove(&(life, call.id, grant.now.0)).or(known.skew);
         let differ = |(one, other): (u64, u64)| one.wrapping_sub(other).min(other.wrapping_sub(one)) > SAME;
         let is_other = known.skew.zip(skew).is_some_and(differ);
@@ -172,12 +173,12 @@ impl Remaining {
         known.skew = skew;
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
-            // Lent ahead, and told in the window that it is for.
+            // A grant of the next window was answered when that window had begun.
             let ahead = matches!(&call.op, Op::Acquire(order) if order.window == Window::Next { begins: counter.at });
             if ahead && counter.at.0 + limit.period.0 == known.window && self.settled.is_first(life, call.id) {
                 known.held += grant.granted;
             }
-            // An answer about the window before shows what is used of this one, of which tokens were lent ahead.
+            // An answer about the previous window shows how much of this one was lent ahead.
             let is_of_last = counter.at.0 + limit.period.0 == known.window;
             if is_of_last && grant.now > known.heard {
                 known.used.rotate_left(1);
@@ -186,7 +187,7 @@ impl Remaining {
             }
             return;
         }
-        // Answered again, an acquire lends nothing more, and what it shows is news unless later news came first.
+        // A repeated answer lends nothing more, but its counters are news unless a later answer came first.
         let first = self.settled.is_first(life, call.id);
         if first || grant.now > known.heard {
             known.show(counter);
@@ -203,13 +204,14 @@ impl Remaining {
         }
     }
 
-    /// A peer shows what it knows of the window, what it holds not counted: that counts as left.
+    /// Adds the counters of a loan: they show what the peer knows of the window, with the tokens that it holds counted
+    /// as left.
     fn told(&mut self, life: Life, key: u32, rule: &Rule, loan: &Loan) {
         let (Some(limit), counter) = (aligned(rule), &loan.counters[0]) else { return };
         let known = self.known.entry((life, key)).or_default();
         known.enter(counter.at.0, limit.period.0);
         if known.window == counter.at.0 {
-            // A node takes no note of what is told of a window that is over when it hears of it.
+            // A node ignores what a loan says of a window that is over when it hears of it.
             let next = known.next;
             known.show(counter);
             known.next = known.next.min(next);
@@ -263,12 +265,13 @@ impl Observer for Remaining {
             Seen::PeerAsked { node, incarnation, key, ask, .. } => {
                 self.asked.insert(((*node, *incarnation), *key), ask.id);
             }
-            // What comes once more, or too late, is not taken note of.
+            // Answers that are repeated or too late are ignored.
             Seen::PeerHeard { node, incarnation, key, ask, answer, .. } => {
                 let life = (*node, *incarnation);
                 if self.asked.get(&(life, *key)) == Some(&ask.id) {
                     self.asked.remove(&(life, *key));
-                    // Who cannot reach the store, either, knows no more than before the outage, and says nothing by its counters.
+                    // A peer that cannot reach the store, either, knows no more than before the outage, so its counters
+                    // are ignored.
                     if let Ok(loan) = answer
                         && !loan.aside
                     {
@@ -338,7 +341,7 @@ mod tests {
             (history.used, history.opened) = (tokens, later * SECOND);
             history.settled(&mut checker, id, id, tokens);
         }
-        // Of the seven that it holds it spends the older four.
+        // It holds seven and spends the older four.
         let at = 3 * SECOND + 1;
         (history.remaining, history.opened) = (10, 0);
         history.check(&mut checker, at, 4, Source::Lease, true);
@@ -355,7 +358,7 @@ mod tests {
             let mut checker = Remaining::new(&setting);
             history.used = 4;
             history.lent(&mut checker, 0, 0, 1, 4);
-            // Of the next window by either clock.
+            // It is of the next window by either clock.
             (history.used, history.opened) = (5, SECOND);
             for (id, tokens) in [(2, 3), (3, 0)] {
                 history.lent(&mut checker, SECOND + id, set, id, tokens);
@@ -404,7 +407,7 @@ mod tests {
         }
     }
 
-    /// Of this window seven were used, and an answer about the one before says so, or that four are, or comes from before.
+    /// Seven of this window were used; an answer about the previous window says so, or says four, or was given earlier.
     #[test]
     fn an_answer_about_the_window_before_shows_what_is_used_of_this_one() {
         for (prev, executed, seen) in [(7, 3, 1), (4, 3, 0), (4, 0, 1)] {

@@ -1,5 +1,5 @@
-//! **no-free-budget** after a loss of data: a call that restores what the store has lost of a window is lent nothing,
-//! and in a fleet its node asks for nothing until its peers could restore their part, too.
+//! **no-free-budget** after a loss of data: a call that restores lost counts of a window is lent nothing, and in a
+//! fleet its node asks for nothing until its peers could restore theirs, too.
 //!
 //! That takes a round or two of gossip, or until the window is over.
 
@@ -43,29 +43,29 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("lends-what-it-lost"),
 };
 
-/// So many rounds of gossip a node waits for its peers, less what its clock may drift.
+/// How many rounds of gossip a node waits for its peers, less the drift of its clock.
 const ROUNDS: u64 = 2;
 const DRIFT: u64 = 10_000;
 
-/// A node knows a boundary of the store's clock to so much, and to what its call took.
+/// A node knows a boundary of the store's clock to within this time and the trip of its call.
 const EDGE: u64 = 10_000;
 
-/// Whoever told something so long ago is known to live.
+/// A peer that reported less than this long ago is known to live.
 const HEARD: u64 = 1_200_000;
 
-/// Until when a node waits, and under which epoch.
+/// Until when a node has to wait, and under which epoch.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     until: u64,
     epoch: u64,
 }
 
-/// An acquire as it was sent first: one that is not answered is sent again under the same id.
+/// The first sending of an acquire: one without an answer is sent again under the same id.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     id: u64,
     at: u64,
-    /// A check was decided by the share just then.
+    /// Whether a check was decided by the share at that moment.
     on_share: bool,
 }
 
@@ -74,19 +74,20 @@ struct Asked {
 pub(super) struct Repair {
     is_on: bool,
     repair: u64,
-    /// By key and node: the epochs under which the store has executed an acquire. What a node brings back, it takes once in each.
+    /// By key and node: the epochs under which the store has executed an acquire. In each epoch it takes restored
+    /// counts from a node once.
     epochs: Set<(u32, u32, u64)>,
     waits: Map<(u32, u32), Wait>,
     /// A node's latest acquire of a key.
     asked: Map<(u32, u32), Asked>,
     /// When a check was last decided by a node's share of a key.
     shares: Map<(u32, u32), u64>,
-    /// Who told a node something last, and when.
+    /// By node: the peer that last reported to it, and when.
     heard: Map<u32, (u32, u64)>,
     found: Found,
 }
 
-/// The window of what an order brings back, in time that is left of it: the store has lost it.
+/// If an acquire restores lost counts: how long their window still lasts.
 fn brings(call: &Call, order: &Acquire, grant: &Grant) -> Option<u64> {
     if order.epoch == 0 || order.epoch == grant.epoch || grant.reset || grant.outdated {
         return None;
@@ -132,7 +133,7 @@ impl Repair {
             let asked = self.asked.get(&(key, node)).filter(|asked| asked.id == call.id);
             let trip = asked.map_or(0, |asked| moment.at - asked.at);
             let until = moment.at + self.repair.min(left.saturating_sub(EDGE + trip));
-            // The same answer once more begins nothing.
+            // A repeated answer begins no new wait.
             let wait = self.waits.get(&(key, node)).filter(|wait| wait.epoch == grant.epoch);
             let wait = wait.copied().unwrap_or(Wait { until, epoch: grant.epoch });
             self.waits.insert((key, node), wait);
@@ -147,7 +148,7 @@ impl Repair {
         }
         let on_share = asked.on_share;
         let wait = self.waits.get(&(key, node)).copied();
-        // Who wants nothing only looks whether the store is there.
+        // An acquire for no tokens only checks whether the store is there.
         let asks = order.need.max(order.want) > 0;
         let asks = asks && !PAYS.when(on_share && order.need == order.want);
         if let Some(wait) = wait.filter(|wait| asks && moment.at < wait.until && order.epoch == wait.epoch) {
@@ -177,7 +178,7 @@ impl Observer for Repair {
             }
             Seen::Told { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
             Seen::Left { node, .. } | Seen::Joined { node, .. } => {
-                // Another life knows nothing of what was.
+                // A new life knows nothing of earlier reports.
                 self.heard.retain(|to, (from, _)| to != node && from != node);
                 self.waits.retain(|(_, waits), _| waits != node);
             }

@@ -1,5 +1,5 @@
-//! **answered**: every request gets one answer, within the store's timeout and a little. **line**:
-//! nobody who came later is admitted before those who wait for the same key at the same node.
+//! **answered**: every request gets one answer, within the store's timeout and a little. **line**: no later check is
+//! admitted before the waiting checks of the same key at the same node.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,16 +38,16 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("waiter-dropped"),
 };
 
-/// Beyond the timeout: timers are set in whole microseconds of clocks that drift.
+/// Tolerance beyond the timeout, because timers are set in whole microseconds of clocks that drift.
 const GRACE: u64 = 10_000;
 
-/// Within so long all nodes know of other limits, and those that waited are answered.
+/// How long after a change all nodes know of it and the checks that waited before are answered.
 const SETTLES: u64 = 1_000_000;
 
-/// Most that one check may ask for under some limits of a policy.
+/// The most that one check may ask for under some limits of a policy.
 #[derive(Clone, Copy, Debug)]
 struct Most {
-    /// When the first node gets them, and from when on all go by them.
+    /// When the first node gets these limits, and from when on all use them.
     begins: u64,
     settled: u64,
     tokens: u64,
@@ -58,7 +58,7 @@ impl Most {
         Self { begins, settled, tokens: limits.map(Limit::capacity).min().unwrap_or(0) }
     }
 
-    /// Under all limits of one policy, as a plan says it.
+    /// The values for all limits that a plan gives one policy.
     fn of_policy(plan: &Plan, policy: usize, rule: &Rule) -> Vec<Self> {
         let mut all = vec![Self::of(rule.limits.iter(), 0, 0)];
         for fault in &plan.faults {
@@ -78,21 +78,22 @@ impl Most {
 #[derive(Debug)]
 pub(super) struct Replies {
     timeout: u64,
-    /// Under each policy's limits of the beginning, and under those that it gets, most that one check may ask for: more never
-    /// joins a line.
+    /// By policy: the most that one check may ask for under its first and later limits. Larger checks never join a
+    /// line.
     most: Vec<Vec<Most>>,
-    /// A node that is not run answers late.
+    /// Frozen nodes, which answer late.
     stops: Stops,
-    /// The latest request, and its place in the order of asking: most are answered before the next.
+    /// The latest request, and its number in the order of asking. It is kept apart because most are answered before the
+    /// next one.
     latest: Option<(Request, u64)>,
     asked: u64,
-    /// The same of earlier ones that wait for an answer.
+    /// Earlier requests that wait for an answer.
     open: BTreeMap<u64, (Request, u64)>,
-    /// Requests for one of several keys, and whether it has waited for others.
+    /// Requests that are one of several keys, and whether it has waited for others.
     several: Map<u64, bool>,
-    /// When the several keys were asked for that wait.
+    /// When each waiting request of several keys began.
     begun: Map<u64, u64>,
-    /// The checks of those by node and key, in the order of asking.
+    /// By node and key: the numbers of the waiting checks, in the order of asking.
     lines: Map<(u32, u32), VecDeque<u64>>,
     found: Found,
 }
@@ -114,14 +115,14 @@ impl Replies {
         }
     }
 
-    /// Most that one check may ask for at that time; `None` where nodes may go by other limits.
+    /// The most that one check may ask for at `at`; `None` if nodes may use other limits.
     fn most(&self, policy: u32, at: u64) -> Option<u64> {
         let begun = || self.most[policy as usize].iter().filter(|most| most.begins <= at);
         let is_settled = begun().all(|most| most.settled <= at);
         begun().next_back().filter(|_| !PUSHES.when(!is_settled)).map(|most| most.tokens)
     }
 
-    /// The latest request was not answered before the next.
+    /// Moves the latest request to those that wait.
     fn park(&mut self) {
         let Some((request, place)) = self.latest.take() else { return };
         self.open.insert(request.id, (request, place));
@@ -131,12 +132,12 @@ impl Replies {
         }
     }
 
-    /// Its node was not run when it was due, or not until then.
+    /// Whether its node was frozen when the answer was due.
     fn is_delayed(&self, request: &Request, moment: Moment) -> bool {
         self.stops.delay(request.node, request.asked + self.timeout, moment.at, self.timeout)
     }
 
-    /// The request waits no more; its place in the order of asking, if it did.
+    /// Removes an answered request; returns its number in the order of asking, if it waited.
     fn close(&mut self, request: &Request) -> Option<u64> {
         if let Some((_, place)) = self.latest.take_if(|(latest, _)| latest.id == request.id) {
             return Some(place);
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_late_as_long_as_its_node_stands_still() {
-        // From 40 to 140 ms, in two parts or by another node; an answer is due after 60 ms.
+        // Frozen from 40 to 140 ms, in two parts, or another node is; an answer is due after 60 ms.
         let parts = [(40_000, 60_000), (80_000, 60_000)];
         for (node, parts, seen) in [(0, &parts[..], 0), (0, &parts[..1], 1), (1, &parts[..], 1)] {
             let mut history = History::new("10/1s fixed");
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "line");
     }
 
-    /// From the first second on nodes get other limits, for a second: ten tokens are what one may ask for, then three.
+    /// During the first second nodes get other limits: one check may ask for ten tokens, then for three.
     #[test]
     fn barging_is_seen_before_and_after_limits_change() {
         for (at, cost, seen) in

@@ -1,5 +1,6 @@
-//! **reported**: what a node has spent of a bucket it tells the store before its account is over. What it does not tell is
-//! charged then, as if it had been spent at the end: later than it was, so that the bucket is full for longer than it should.
+//! **reported**: a node reports the tokens of a bucket that it has spent to the store before its account is over.
+//! Tokens that it does not report are charged at the end of the account, later than they were spent, so that the bucket
+//! stays full for longer than it should.
 
 use std::collections::BTreeMap;
 
@@ -50,13 +51,14 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("spending-timer-lost"),
 };
 
-/// An account lives two of its periods at most, and what came about one before it was opened may concern it still.
+/// How many periods before its end trouble may concern an account: it lives for two at most, and trouble one period
+/// earlier may still delay its calls.
 const CONCERNS: u64 = 3;
 
-/// What a node was lent of a bucket and has not reported.
+/// The tokens of a bucket that a node was lent and has not reported.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// In true time.
+    /// When it is over, in true time.
     ends: u64,
     period: u64,
     charged: u64,
@@ -69,7 +71,7 @@ pub(super) struct Reporting {
     is_on: bool,
     /// By policy, when its limits change.
     pushes: Vec<Pushes>,
-    /// When each node had no answer last, and when it was not run.
+    /// When a call of each node last got no answer; and when nodes were frozen.
     unanswered: Numbered<Option<u64>>,
     stops: Stops,
     clocks: Clocks,
@@ -120,8 +122,8 @@ impl Reporting {
         self.accounts.get_mut(&(self.lives.of(request.node), request.key))
     }
 
-    /// A cost goes back. Where it was spent of an account before this one, the store has it charged already, and whoever
-    /// spends it again need not tell of it.
+    /// Counts a refund. If its tokens were spent from an earlier account, the store has charged them already, and
+    /// spending them again need not be reported.
     fn back(&mut self, request: &Request) {
         if let Some(account) = self.account(request) {
             let of_this = account.used.min(BACK.forgives(request.cost));
@@ -130,7 +132,7 @@ impl Reporting {
         }
     }
 
-    /// Whether something came about in an account's life, or shortly before, that keeps its node from telling in time.
+    /// Whether trouble during an account's life, or shortly before, kept its node from reporting in time.
     fn is_excused(&self, ((node, _), key): (Life, u32), Account { ends, period, .. }: Account) -> bool {
         let lasts = CONCERNS * period;
         let concerns = |at: Option<u64>| at.is_some_and(|at| at + lasts >= ends);
@@ -140,7 +142,7 @@ impl Reporting {
             || LEAPS.when(concerns(self.clocks.leapt(key)))
     }
 
-    /// Accounts that are over.
+    /// Judges accounts that are over.
     fn end(&mut self, moment: Moment) {
         while let Some(entry) = self.ends.first_entry().filter(|entry| *entry.key() < moment.at) {
             let (ends, places) = entry.remove_entry();
@@ -178,13 +180,13 @@ impl Observer for Reporting {
         match seen {
             Seen::Settled { node, grant: None, .. } => *self.unanswered.of(*node) = Some(moment.at),
             Seen::Executed { node, incarnation, key, stale: true, .. } => {
-                // The owner knows nothing of what is said there.
+                // The owner does not know what was reported to a former owner.
                 self.accounts.retain(|place, _| !STALE.when(*place == ((*node, *incarnation), *key)));
             }
             Seen::Executed { node, incarnation, key, call, grant, .. } => {
                 self.executed(moment, ((*node, *incarnation), *key), call, grant);
             }
-            // What it says it has said when it leaves: the store may be late.
+            // A report counts from when its call is sent, because the store may be late.
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) => {
                 self.accounts.remove(&(self.lives.of(*node), *key));
             }
@@ -226,7 +228,7 @@ mod tests {
     use crate::plan::{Fault, What};
     use crate::span::Span;
 
-    /// A node is lent a token that nobody waits for, is asked for so many, and asks again at that time, if ever; at last
+    /// A node is lent a token without a waiter, is asked for `cost`, and calls again at `again`, if ever; in the end
     /// something else happens.
     fn lent(history: &mut History, checker: &mut Reporting, cost: u64, again: Option<u64>) -> usize {
         history.see(checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_not_reported_in_time_is_seen() {
-        // The first token was needed by who waited.
+        // The first token was lent for a waiter.
         for (cost, again, seen) in [(2, None, 1), (1, None, 0), (2, Some(3 * SECOND), 0), (2, Some(9 * SECOND / 2), 1)]
         {
             let mut history = History::new("10/10s");
@@ -250,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A fault excuses nobody, and a call that was not answered its node.
+    /// A fault alone excuses none, and a call without an answer excuses its node.
     #[test]
     fn who_had_no_answer_of_late_is_excused() {
         for (node, seen) in [(None, 1), (Some(0), 0), (Some(1), 1)] {
@@ -266,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Four seconds and two are over before an account that is opened after ten is.
+    /// Six seconds of trouble are over before the end of an account that is opened after ten.
     #[test]
     fn who_has_answers_again_is_judged_in_time() {
         for (opened, seen) in [(1, 0), (10, 1)] {
