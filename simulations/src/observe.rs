@@ -247,7 +247,7 @@ pub enum Seen<'a> {
         now: Timestamp,
         /// What was asked.
         call: &'a Call,
-        /// What was answered, or why that is no answer.
+        /// The answer, or why it cannot be read.
         grant: Result<&'a Grant, &'a String>,
         /// What it did to the key's hash.
         ran: &'a Ran,
@@ -262,7 +262,7 @@ pub enum Seen<'a> {
         key: u32,
         /// What was asked.
         call: &'a Call,
-        /// What was answered, or why that is no answer.
+        /// The answer, or why it cannot be read.
         grant: Result<&'a Grant, &'a String>,
         /// What it did to the copy of the key's hash.
         ran: &'a Ran,

@@ -324,7 +324,7 @@ impl<C: Checker + Clone> Phased<C> {
                 let counts = |violation: &&Violation| (phase.judges..phase.until).contains(&violation.at);
                 self.found.extend(fresh.iter().filter(counts).cloned());
                 if moment.at < phase.judges && !fresh.is_empty() {
-                    // It keeps a few, and what counts has to find room.
+                    // A checker keeps only a few findings, so those that do not count must not fill it.
                     phase.checker.overlook();
                 }
                 phase.taken = phase.checker.violations().len();
@@ -377,7 +377,7 @@ impl<C: Checker> Later<C> {
         &self.checker.violations()[before..]
     }
 
-    /// It keeps a few, and what counts has to find room.
+    /// Drops findings that do not count: a checker keeps only a few.
     fn overlook(&mut self) {
         self.checker.overlook();
         self.taken = self.checker.violations().len();

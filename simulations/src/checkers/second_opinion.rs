@@ -1,10 +1,10 @@
 //! **second-opinion**: the memory store executes each call that a script has executed, on the state that the script
-//! found, and must give the same answer and leave the same state. Both are shipped, and both implement the same
+//! found, and has to give the same answer and leave the same state. Both are shipped, and both implement the same
 //! limits.
 //!
-//! The state is read from the script's hash before each call, so this checker need not know of any fault. Of a concurrent
-//! limit it is what the hash has of all nodes. A node of the world sends each call alone; what the script for several keys at
-//! once does with the same calls, on what each had found alone, is judged in the same way.
+//! The state is read from the script's hash before each call, so this checker need not know of any fault. For a
+//! concurrent limit it is the part of all nodes in the hash. A node of the world sends each call alone; the script for
+//! several keys at once is judged in the same way, on the same calls and on what each had found alone.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(super) static SHEET: Sheet = Sheet {
 
 const INVARIANT: &str = "second-opinion";
 
-/// For so long a record stays that tells of a return, a refund or a reset: as long as the shortest account lives.
+/// How long a record with a return, a refund or a reset is kept: for the life of the shortest account.
 const TOLD: Micros = gcra::lease_life(1);
 
 /// Cells for one key.
@@ -67,17 +67,17 @@ const CELLS: usize = 64;
 #[derive(Debug)]
 pub(super) struct SecondOpinion {
     store: MemoryStore,
-    /// By key and the name of a node's record, what it has to tell of.
+    /// By key and the name of a node's record: the calls that it has to remember.
     last: Map<Digest, Map<String, Last>>,
     found: Found,
 }
 
-/// The calls of a node about a key that its record must not forget yet.
+/// The calls of a node about a key that its record has to remember.
 #[derive(Debug, Default)]
 struct Last {
-    /// When its last acquire was executed, by the store's clock, and under which id.
+    /// When its last acquire was executed, by the store's clock, and the id.
     acquire: Option<(Timestamp, u64)>,
-    /// The same of its last return, refund or reset, and the rule that this went by.
+    /// The same for its last return, refund or reset, with its rule.
     other: Option<(Timestamp, u64, Arc<Rule>)>,
 }
 
@@ -88,7 +88,7 @@ impl Default for SecondOpinion {
 }
 
 impl SecondOpinion {
-    /// What the memory store has to say against what a script answered and left.
+    /// How the memory store's answer or state differs from the script's, if it does.
     fn objection(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         if let Some(stray) = &ran.stray {
             return Some(format!("beside its fields: {stray}"));
@@ -99,7 +99,7 @@ impl SecondOpinion {
         if ACCOUNTS.when(ran.is_earlier && gcra::units(&call.rule.limits) > 1) {
             return None;
         }
-        // The build before sets nothing aside.
+        // Scripts of the previous build set nothing aside.
         let plain = |call: &Call| {
             let (policy, limits) = (call.rule.policy.clone(), call.rule.limits.clone());
             let rule = Arc::new(Rule { policy, limits, on_store_loss: OnStoreLoss::Share });
@@ -110,12 +110,12 @@ impl SecondOpinion {
         let (limits, before) = (&call.rule.limits[..], ran.hash[0].as_ref());
         self.store.put(call.digest, &ran.node, limits, before);
         let objection = self.difference(call, grant, ran);
-        // Whatever was found: what stayed of each key that a script has got wrong would fill the memory store.
+        // Cleared even after a difference; otherwise keys that a script has got wrong would fill the memory store.
         self.store.put(call.digest, &ran.node, limits, None);
         objection
     }
 
-    /// The same of slots of a concurrent limit.
+    /// The same for a concurrent limit.
     fn objection_of_slots(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         let (store, [before, after]) = (&mut self.store, &ran.slots);
         store.put_occupied(call.digest, before.as_ref());
@@ -129,7 +129,7 @@ impl SecondOpinion {
         (!is_same).then(|| format!("the script left {after:?}, the memory store {left:?}"))
     }
 
-    /// What it has to say about a call that nobody but the checker goes by.
+    /// The same for a call that is executed for this checker alone.
     fn objection_to_rehearsal(&mut self, call: &Call, grant: Result<&Grant, &String>, ran: &Ran) -> Option<String> {
         match grant {
             Ok(grant) => self.objection(call, grant, ran),
@@ -137,7 +137,7 @@ impl SecondOpinion {
         }
     }
 
-    /// The same, while the memory store has what the script found.
+    /// The difference, with the state that the script found in the memory store.
     fn difference(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &*ran.hash);
         let forgets = RESETS.when(ran.is_earlier && matches!(call.op, Op::Reset) && grant.reset);
@@ -169,8 +169,8 @@ impl SecondOpinion {
             return Some(format!("the script deleted the key: {}, the memory store: {begins_anew}", ran.deleted));
         }
         let is_excused = |of: &Dropped| OLD_RECORDS.when(is_acquire(call) && is_old(after.as_ref(), of.asked_in));
-        // By the numbers of census periods one of other limits looks old that is not, and so does one whose node returned something
-        // and has not asked for long. Scripts of the build before go by those.
+        // Scripts of the previous build drop records by their census periods alone. By those a record of other limits
+        // may look old though it is not, and so does one whose node has returned something but not asked for long.
         let is_known = |of: &Dropped| {
             !ran.is_earlier
                 && (self.has_asked_of_late(call, grant.now, of) || self.has_told_of_late(call, grant.now, of))
@@ -179,9 +179,9 @@ impl SecondOpinion {
         recent.map(|of| format!("the script dropped {of:?} of {after:?}"))
     }
 
-    /// Takes note of a call that a store has executed and has to remember.
+    /// Notes a call that a store has executed and has to remember.
     fn note(&mut self, call: &Call, grant: &Grant, ran: &Ran) {
-        // The build before leaves the record of a node that returns something as old as it is.
+        // A script of the previous build does not renew the record of a node that returns something.
         let tells =
             is_acquire(call) || !ran.is_earlier && matches!(call.op, Op::Return { .. } | Op::Refund { .. } | Op::Reset);
         if grant.replayed || grant.outdated || !tells {
@@ -190,20 +190,20 @@ impl SecondOpinion {
         let last = self.last.entry(call.digest).or_default().entry(format!("n:{}", ran.node)).or_default();
         if is_acquire(call) {
             last.acquire = Some((grant.now, call.id));
-            // A clock that was set back says of the record that it is of then.
+            // The clock was set back, and the record carries the earlier time now.
             last.other.take_if(|(at, ..)| *at > grant.now);
         } else {
             last.other = Some((grant.now, call.id, call.rule.clone()));
         }
     }
 
-    /// Whether the acquire of that record was executed less than [`CALL_LIFE`] ago.
+    /// Whether the acquire in the record was executed less than [`CALL_LIFE`] ago.
     fn has_asked_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
         let last = self.last.get(&call.digest).and_then(|last| last.get(&of.record)?.acquire);
         last.is_some_and(|(at, id)| id == of.id && at <= now && now.since(at) < CALL_LIFE)
     }
 
-    /// Whether the return, refund or reset that the record tells of was executed less than [`TOLD`] ago, under these limits.
+    /// Whether the return, refund or reset in the record was executed less than [`TOLD`] ago, under these limits.
     fn has_told_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
         let last = self.last.get(&call.digest).and_then(|last| last.get(&of.record)?.other.as_ref());
         last.is_some_and(|(at, id, rule)| {
@@ -220,7 +220,7 @@ fn epoch(excerpt: Option<Excerpt>) -> u64 {
     excerpt.map_or(0, |excerpt| excerpt.epoch)
 }
 
-/// It was not in this census period, nor in the last.
+/// Whether it is of neither this census period nor the last.
 fn is_old(after: Option<&Excerpt>, cid: u64) -> bool {
     after.and_then(|after| after.census).is_some_and(|[now, ..]| cid != now && cid + 1 != now)
 }
@@ -234,8 +234,8 @@ fn is_same(before: Option<&Excerpt>, script: Option<Excerpt>, memory: Option<Exc
     (untouched || end == script.expires) && script.says_as(&memory)
 }
 
-/// The same of slots. Their leases are whole milliseconds, and `occupy.lua` adds one to them, so that the key lasts for the
-/// whole of the last one.
+/// The same for a concurrent limit. Its leases are whole milliseconds, and `occupy.lua` adds one, so that the key lasts
+/// for the whole of the last one.
 fn is_same_of_slots(before: Option<&Occupied>, script: Option<&Occupied>, memory: Option<&Occupied>) -> bool {
     let (Some(script), Some(memory)) = (script, memory) else { return script.is_none() && memory.is_none() };
     let untouched = before.is_some_and(|before| before.expires == memory.expires && before.expires == script.expires);
@@ -323,7 +323,7 @@ mod tests {
         call("10/1s fixed", Op::Acquire(ask))
     }
 
-    /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
+    /// The violations of a script that answers and leaves what the memory store does, except for `but`.
     fn found(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
         let (call, mut store) = (asks(), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_was_found_counts() {
-        // Had it been there before, there would be one lease more.
+        // If it had been there before, there would be one lease more.
         assert_eq!(found(|_, ran| hash(ran)[0] = ran.hash[1]), 1);
     }
 
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(found(|_, ran| ran.deleted = true), 1);
     }
 
-    /// By the number of its census period a record is old, and its acquire was executed a moment ago, under other limits.
+    /// The census period of a record is old, but its acquire was executed a moment ago, under other limits.
     #[test]
     fn a_record_that_is_dropped_too_soon_is_noticed() {
         for (passed, id, seen) in [(CALL_LIFE.0 - 1, 7, 1), (CALL_LIFE.0, 7, 0), (1, 8, 0)] {
@@ -421,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Its node had not asked for long when it handed a token back, which it may say once more.
+    /// Its node had not asked for long when it handed a token back, and may send that return again.
     #[test]
     fn a_record_that_tells_of_a_return_is_kept_as_long_as_that_may_be_repeated() {
         let ask = asks();
@@ -453,8 +453,8 @@ mod tests {
         }
     }
 
-    /// A script that is wrong about many keys gets a verdict about each, as long as the list is not full: what the memory store was
-    /// given of the keys before stood in its way, and a run ended with a panic in place of a verdict.
+    /// A script that is wrong about many keys gets a verdict about each, until the list is full. Earlier keys were once
+    /// left in the memory store and filled it, so that a run ended with a panic instead of a verdict.
     #[test]
     fn keys_that_a_script_got_wrong_leave_room_for_others() {
         let mut checker = SecondOpinion::default();
@@ -470,7 +470,8 @@ mod tests {
         assert!(checker.store.is_empty());
     }
 
-    /// How many violations there are of a script that answers and leaves of slots what the memory store does, but for that.
+    /// The violations of a script that answers and leaves for a concurrent limit what the memory store does, except for
+    /// `but`.
     fn found_of_slots(but: impl FnOnce(&mut Grant, &mut Ran)) -> usize {
         let occupy = |used| Op::Occupy(Occupy { used, need: 1, want: 9, lease: Micros::from_secs(10) });
         let (other, call) = (call("5/30s concurrent", occupy(2)), call("5/30s concurrent", occupy(0)));
@@ -526,7 +527,7 @@ mod tests {
     fn what_a_script_found_of_slots_counts() {
         assert_eq!(found_of_slots(|_, ran| _ = slots(ran, 0).nodes.remove("b")), 1, "nobody had any");
         assert_eq!(found_of_slots(|_, ran| ran.slots[0] = None), 1);
-        // What has lapsed the next call drops, whoever makes it.
+        // The next call of any node drops leases that have lapsed.
         let lapsed = |ran: &mut Ran, place: usize| _ = slots(ran, place).nodes.insert("c".into(), [1, 4, NOW.0]);
         assert_eq!(found_of_slots(|_, ran| lapsed(ran, 0)), 0);
         let stays = |_: &mut Grant, ran: &mut Ran| {

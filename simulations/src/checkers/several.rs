@@ -1,8 +1,8 @@
-//! **all-or-nothing**: of several keys that are asked at once all are charged or none is. When one was denied, what was
-//! charged to the others goes back, all of it and once, before the client has its answer; when none was, all were
-//! admitted. **answered**: there is one answer, within the store's timeout and 10 ms.
+//! **all-or-nothing**: of several keys that are checked at once all are charged or none is. If one is denied, what was
+//! charged to the others goes back, all of it and once, before the client has its answer; if none is, all are admitted.
+//! **answered**: there is one answer, within the store's timeout and 10 ms.
 //!
-//! That what goes back is there again is judged key by key, by those who judge refunds.
+//! Whether what goes back is there again is judged key by key, by the checkers of refunds.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("several-keeps-the-first"),
 };
 
-/// Beyond the timeout: timers are set in whole microseconds of clocks that drift.
+/// Tolerance beyond the timeout, because timers are set in whole microseconds of clocks that drift.
 const GRACE: u64 = 10_000;
 
-/// Several keys that were asked at once.
+/// A check of several keys.
 #[derive(Clone, Debug, Default)]
 struct Group {
     node: u32,
@@ -49,7 +49,7 @@ pub(super) struct SeveralKeys {
     timeout: u64,
     stops: Stops,
     groups: BTreeMap<u64, Group>,
-    /// The group that is being asked, of each node: the requests that follow are its own.
+    /// By request about one of the keys: the check of several keys that it belongs to.
     requests: Map<u64, u64>,
     found: Found,
 }
@@ -151,7 +151,8 @@ mod tests {
     use super::*;
     use crate::checkers::tests::History;
 
-    /// Two keys are asked; of the first this is the verdict, that of the second is a denial.
+    /// The violations of a check of two keys: the verdict on the first is given, that on the second is a denial if
+    /// `denied`.
     fn seen(first: bool, goes_back: usize, denied: bool, at: u64) -> Vec<&'static str> {
         let mut history = History::new("10/1s fixed");
         let mut checker = SeveralKeys::new(&history.setting());

@@ -1,9 +1,9 @@
-//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window and over
-//! every interval. For a window it is at most that divided by the nodes that the node last knew of, and nothing in
-//! the window in which it lost the store. Of a bucket it is what comes at 95 % of the rate, divided by those nodes.
+//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window and over every
+//! interval. In a window it is at most that divided by the number of nodes that the node last knew of, and nothing in
+//! the window in which it lost the store. Of a bucket it is what comes at 95 % of the rate, divided by that number.
 //!
-//! Windows are those of the clock that the node goes by, which each decision tells: it is when the decision was made by it. So
-//! it does not matter how far the clocks of masters are apart, nor whether the node has heard one at all.
+//! Windows are judged by the clock that the node uses, which each decision shows. So it does not matter how far the
+//! clocks of masters are apart, nor whether the node has heard one at all.
 //!
 //! What all nodes together admit depends on how many nodes each of them believes that there are: here the store's
 //! last count for the key, which may be lower than the number of nodes that ask while it is away.
@@ -68,13 +68,13 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
 
-/// A loss of the store goes on when it comes back for no longer than this, or a period.
+/// A store that comes back for no longer than this, or a period, counts as lost all the time.
 const SAME_LOSS: u64 = 1_000_000;
 
-/// What may pass until a node notices.
+/// How long a node may take to notice a loss.
 const NOTICE: u64 = 1_500_000;
 
-/// A node knows a boundary of the store's clock to a trip and so much.
+/// A node knows a boundary of the store's clock to within a trip and this time.
 const DOUBT: u64 = 10_000;
 
 /// A key, a node and its incarnation.
@@ -86,17 +86,18 @@ struct Informed {
     /// The store's clock in the latest answer, and when that came.
     now: u64,
     at: u64,
-    /// When there was none last before that, and since.
+    /// When an answer last failed to come, before that answer and since.
     missed_before: Option<u64>,
     missed: Option<u64>,
-    /// Nodes that share the key, as last told; the fewest so far of this window and of the one before.
+    /// The number of nodes that share the key by the last answer; and the smallest numbers in the present and the
+    /// previous windows.
     nodes: u64,
     fewest: Vec<Fewest>,
     /// The limits that the latest answer was about.
     limits: Vec<Limit>,
 }
 
-/// The fewest nodes that one was told of in a limit's window, and in the one before.
+/// The smallest number of nodes that the store has named in a limit's window, and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fewest {
     window: u64,
@@ -113,8 +114,8 @@ impl Fewest {
     }
 }
 
-/// Time as it passes for a bucket. A node fills its own by the clock that it goes by: where a slot moves
-/// to a master whose clock is further back, that does not stand still until the other has caught up.
+/// Time as it passes for a node's share of a bucket. The share fills by the clock that the node uses, and goes on
+/// filling when a slot moves to a master whose clock is behind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passing {
     clock: u64,
@@ -133,17 +134,18 @@ impl Passing {
 /// What was admitted on one limit's share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    /// The latest window's number, when the first of it was admitted, and how much.
+    /// The latest window's number, when its first tokens were admitted, and how many were.
     window: u64,
     first: u64,
     used: u64,
-    /// Of a bucket: when it would be full again if nothing more were admitted.
+    /// For a bucket: when it would be full again if nothing more were admitted.
     full: u64,
 }
 
 impl Spent {
-    /// A check is admitted in a window that begins so, by a clock that is so far ahead of true time. As nearly as that is known,
-    /// the window before may be open still.
+    /// Called for a check admitted in the window that begins at `begins`, by a clock that is `ahead` of true time.
+    /// Counts anew in a new window, and also if the clock was set back, so that the former admissions were in an
+    /// earlier window.
     fn enter(&mut self, window: u64, begins: u64, clock: u64, ahead: u64) {
         let was_before = self.first.wrapping_add(ahead) < begins;
         if self.window != window || SET.when(was_before) {
@@ -157,16 +159,16 @@ impl Spent {
 pub(super) struct Shares {
     keys: Map<Place, Vec<Spent>>,
     passing: Map<Place, Passing>,
-    /// The limits that a key's counts are of.
+    /// The limits to which a key's counts belong.
     limits: Map<Place, Vec<Limit>>,
     lives: Lives,
     holds: Alone,
     nearness: Nearness,
-    /// Who has had an answer of the store about the key, and so knows how many share it.
+    /// Nodes that have had an answer of the store about the key, and so know how many share it.
     informed: Map<Place, Informed>,
-    /// Who has let a check of a bucket pass before the store had answered.
+    /// Nodes that have let a check of a bucket pass before the store had answered.
     credited: Map<Place, u64>,
-    /// Nodes hear of each other: of windows each takes what it used, and `fleet.rs` adds that up.
+    /// Whether nodes gossip; then the parts of windows follow their reports, and `fleet.rs` judges the sum.
     gossips: bool,
     doubt: u64,
     found: Found,
@@ -200,12 +202,12 @@ impl Shares {
         }
     }
 
-    /// The store gives no answer.
+    /// Notes that the store gave no answer.
     fn missed(&mut self, moment: Moment, place: Place) {
         self.informed.entry(place).or_default().missed = Some(moment.at);
     }
 
-    /// The key was forgotten, and with it how many share it.
+    /// The node has dropped the key, and with it the number of nodes that share it.
     fn forgotten(&mut self, place: Place) {
         if let Some(informed) = self.informed.get_mut(&place) {
             (informed.now, informed.nodes) = (0, 1);
@@ -243,7 +245,7 @@ impl Shares {
                     u64::try_from(times).unwrap_or(u64::MAX)
                 };
                 spent.full = spent.full.max(passing).saturating_add(lasts(request.cost));
-                // Who has all of it admits what costs a whole burst, once it is full.
+                // A node that alone uses the key may admit a check that costs a whole burst when its share is full.
                 let whole = if nodes == 1 && request.cost <= limit.burst { lasts(request.cost) } else { 0 };
                 let (over, most) = (spent.full - passing, limit.depth().0.max(whole));
                 if over > most + trip {
@@ -283,7 +285,7 @@ fn is_bucket(limit: &Limit) -> bool {
 }
 
 impl Shares {
-    /// Of a hold that a share admitted then, so much is given back to it.
+    /// Gives the surplus of a hold back to the share that admitted it.
     fn given_back(&mut self, place: Place, tokens: u64, clock: u64) {
         let (Some(counts), Some(limits)) = (self.keys.get_mut(&place), self.limits.get(&place)) else { return };
         let nodes = self.informed.get(&place).map_or(1, |informed| informed.nodes.max(1));
@@ -306,10 +308,9 @@ impl Informed {
         Some(fewest.nodes.min(fewest.before).max(1))
     }
 
-    /// The store was lost in the window that is open: it had answered in it, and not failed for a while
-    /// before.
+    /// Whether the store was lost in the open window: it had answered in it, and had not failed for a while before.
     fn lost_in(&self, limit: &Limit, now: u64, doubt: u64) -> bool {
-        // Sliding windows release it quarter by quarter.
+        // A share of a sliding window is released quarter by quarter.
         if RELEASED.when(limit.algorithm == Algorithm::Sliding) {
             return false;
         }
@@ -390,8 +391,8 @@ mod tests {
         }
     }
 
-    /// Half of it before the end of the owner's window, and the rest behind it: it is one window of the clock that the node goes by,
-    /// whether the store has told that or nobody.
+    /// Half of it is admitted before the end of the owner's window and the rest after it, in one window of the clock
+    /// that the node uses, be it the store's or its own.
     #[test]
     fn a_share_of_more_is_seen_by_whatever_clock() {
         for is_told in [false, true] {
@@ -423,7 +424,8 @@ mod tests {
         }
     }
 
-    /// An answer that was under way for half of a window leaves in doubt which one is open, unless the decision tells its end.
+    /// An answer that was under way for half of a window leaves in doubt which one is open, unless the decision names
+    /// its end.
     #[test]
     fn a_window_that_is_in_doubt_is_judged_where_the_decision_tells_its_end() {
         for (limit, at, seen) in [
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(spend("10/1s burst 3", 1, 10 * SECOND + 2), 1);
     }
 
-    /// It has heard nothing of the store: once, it passes, whether it has waited or others do that have come before.
+    /// The node has heard nothing of the store: one check passes, whether it has waited or earlier ones still wait.
     #[test]
     fn the_first_check_of_a_bucket_passes_on_credit_once() {
         for (waits, asked, seen) in [(1, 0, 0), (1, 50_000, 0), (2, 0, 1)] {
@@ -497,7 +499,7 @@ mod tests {
         }
     }
 
-    /// The store has answered about other limits, and not about those of now.
+    /// The store has answered about other limits, and not about the present ones.
     #[test]
     fn the_first_check_of_other_limits_of_a_bucket_passes_on_credit_once() {
         for (told_of_these, waits, seen) in [(false, 1, 0), (false, 2, 1), (true, 1, 1)] {
@@ -530,7 +532,7 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 
-    /// The store was lost long before, and is back in this moment, or was a moment before.
+    /// The store was lost long before, and is back at this moment or was so a moment before.
     #[test]
     fn a_share_in_the_moment_in_which_the_store_is_back_is_none_of_a_loss() {
         for (after, seen) in [(0, 0), (1, 1)] {

@@ -1,5 +1,5 @@
-//! What each checker proves, for which policies, and what it excuses: data, so that `docs/internals/proof.md` can be
-//! compared with the code. Judges nothing.
+//! What each checker proves, for which policies, and what it excuses, as data with which a test compares
+//! `docs/internals/proof.md`.
 
 /// What a checker does not judge, or forgives, and why that hides no more than it says.
 #[derive(Debug)]
@@ -15,12 +15,12 @@ impl Exemption {
         Self { name, reason }
     }
 
-    /// Whether it applies: says at the place where something is excused by what.
+    /// Returns `applies`. It is called at each place that excuses something, to name the exemption there.
     pub(super) fn when(&self, applies: bool) -> bool {
         applies
     }
 
-    /// The tokens that it forgives.
+    /// Returns `tokens`, the tokens that it forgives at this place.
     pub(super) fn forgives(&self, tokens: u64) -> u64 {
         tokens
     }
@@ -37,7 +37,7 @@ pub struct Sheet {
     pub proves: &'static str,
     /// The algorithms and shapes of policies that it judges.
     pub judges: &'static str,
-    /// See there.
+    /// What it excuses.
     pub exemptions: &'static [&'static Exemption],
     /// A bug of `mutants.rs` or of the core that it notices; none where only its own test shows that it can fail.
     pub mutant: Option<&'static str>,

@@ -1,8 +1,8 @@
 //! **conservation** in the store: the count of a window grows only by what a call has lent, and shrinks only by what
 //! one took back; and a node that finds the store without its data adds what it knows, once. An aligned window is the
-//! one of the clock (**truth**).
+//! one that the clock is in (**truth**).
 //!
-//! Buckets are not judged here; what they lend is counted where it is admitted.
+//! Buckets are not judged here, but in `bucket.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -45,10 +45,10 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("window-reopens"),
 };
 
-/// What a node's record in a hash is called, before its name.
+/// The prefix of a node's record in a hash, before its name.
 const RECORD: &str = "n:";
 
-/// Acquires of a node that are remembered for each key.
+/// How many acquires of a node are remembered for each key.
 const ACQUIRES: usize = 4;
 
 /// What the store last showed of one limit.
@@ -57,7 +57,7 @@ struct Shown {
     period: u64,
     counter: Counter,
     epoch: u64,
-    /// A call that does not have this limit has come since an acquire under it.
+    /// Whether a call without this limit has come since an acquire under it.
     others: bool,
 }
 
@@ -74,12 +74,13 @@ struct Order {
 #[derive(Clone, Debug, Default)]
 struct Orders {
     latest: VecDeque<Order>,
-    /// The key's owner may not know the latest of them: a failover undid it, or a former owner executed it.
+    /// Whether the key's owner may not know the latest of them, because a failover undid it or a former owner executed
+    /// it.
     unsure: bool,
 }
 
 impl Orders {
-    /// What goes back of a limit with that order, by the owner's record: the least and the most.
+    /// The tokens that go back in the window of `at` with a void order, by the owner's record: the least and the most.
     fn freed(&self, void: u64, index: usize, at: Timestamp) -> [u64; 2] {
         let of = |order: &Order| if order.at[index] == at { order.granted } else { 0 };
         let known = self.latest.iter().rev().find(|order| order.id == void);
@@ -91,14 +92,14 @@ impl Orders {
 /// The checker.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
-    /// It begins in the midst of keys' lives: what a node was lent before its first acquire it does not know.
+    /// Whether it begins in the middle of a run, and so does not know what nodes were lent before their first acquires.
     midway: bool,
-    /// By key, place and algorithm; `None` where part of it was undone.
+    /// By key, position of the limit and algorithm; `None` if part of it was undone.
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
     since: BTreeMap<u32, BTreeSet<u32>>,
-    /// The latest acquires of each node, by key and node. Whoever executed them: a server that is cut off or pauses may
-    /// own the key again.
+    /// The latest acquires of each node, by key and node, also those that a former owner executed: a server that is cut
+    /// off or paused may own the key again.
     orders: BTreeMap<(u32, u32), Orders>,
     /// Nodes by their names in the store.
     names: BTreeMap<String, u32>,
@@ -174,7 +175,7 @@ impl Store {
                 }
                 _ => continue,
             };
-            // What a node was lent by an order that is void goes back with what it hands back.
+            // A return also gives the tokens of a void order back.
             let orders = self.orders.get(&(key, node));
             let freed = match (&call.op, orders) {
                 (Op::Return { voids: Some(voids), .. }, Some(orders)) => orders.freed(voids.id, index, counter.at),
@@ -190,7 +191,7 @@ impl Store {
         }
     }
 
-    /// What a node hands back is taken where it was lent, whole, or not at all.
+    /// Judges a return: the store takes all of it in the window in which it was lent, or nothing.
     fn returned(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
         let Op::Return { amount, windows, voids, .. } = call.op else { return };
         if grant.replayed || grant.outdated || call.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra) {
@@ -201,7 +202,7 @@ impl Store {
             knows(call, grant) && counters.into_iter().any(|((limit, at), of)| lent_by(limit, at.at, of).is_some());
         let void = voids.map(|voids| voids.id);
         let orders = self.orders.get(&(key, node)).filter(|_| void.is_some() && knows(call, grant));
-        // Of an order that is void all counts, whatever windows are over.
+        // The tokens of a void order go back even if some of their windows are over.
         let last = orders.and_then(|orders| orders.latest.back()).filter(|order| Some(order.id) == void);
         let freed = last.is_some_and(|order| order.granted > 0);
         let is_unsure = VOID.when(orders.is_some_and(|orders| orders.unsure));
@@ -213,7 +214,7 @@ impl Store {
         }
     }
 
-    /// What an acquire was lent, until some others have followed.
+    /// Remembers the latest acquires.
     fn remember(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, stale: bool) {
         let is_unknown = self.midway && !self.orders.contains_key(&(key, node));
         if grant.replayed || grant.outdated || is_unknown && !matches!(call.op, Op::Acquire(_)) {
@@ -229,7 +230,7 @@ impl Store {
                 }
                 orders.unsure = stale;
             }
-            // It goes back once. One that comes later is lent nothing.
+            // A void order goes back once, and is lent nothing if it arrives later.
             Op::Return { voids: Some(voids), .. } if !stale && !orders.unsure && knows(call, grant) => {
                 orders.latest.retain(|order| order.id > voids.id);
             }
@@ -237,7 +238,7 @@ impl Store {
         }
     }
 
-    /// The owner has dropped the records of some nodes.
+    /// Notes that the owner has dropped the records of some nodes.
     fn drop_records(&mut self, key: u32, ran: &Ran) {
         for dropped in &ran.dropped {
             if let Some(orders) = dropped
@@ -251,7 +252,7 @@ impl Store {
         }
     }
 
-    /// All that was shown of a key is void: it is gone, or not known.
+    /// Nothing is known of a key's counters any more, or they are gone.
     fn forget(&mut self, key: u32, gone: bool) {
         if gone {
             self.orders.retain(|(of, _), _| *of != key);
@@ -270,7 +271,7 @@ impl Store {
         }
     }
 
-    /// The store counts nothing of a key, whatever its limits were before.
+    /// The store's counters of a key are empty, under whatever limits.
     fn empty(&mut self, key: u32) {
         self.places(key).flatten().for_each(|shown| shown.counter = Counter::default());
     }
@@ -292,24 +293,24 @@ fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
     Counter { used, prev, ..counter }
 }
 
-/// What a call does beside what it says.
+/// What a call changes beside what it says.
 #[derive(Clone, Copy, Debug)]
 struct Also {
-    /// The node adds what it knows to a store that lost it.
+    /// Whether the node restores what it knows in a store that lost it.
     adds: bool,
-    /// An order of the node is void, which was lent so much of the window: at least, and at most.
+    /// The tokens of the window that a void order of the node was lent: at least and at most.
     freed: [u64; 2],
 }
 
-/// Whether a node hands back what it was lent under the epoch at hand. One that never had an answer knows none, and says
-/// so only where an order of its own is void.
+/// Whether a return is of the present epoch. A node that never had an answer knows no epoch, and returns something only
+/// with a void order.
 fn knows(call: &Call, grant: &Grant) -> bool {
     let Op::Return { epoch, voids, .. } = call.op else { return false };
     grant.epoch != 0 && (epoch == grant.epoch || epoch == 0 && voids.is_some())
 }
 
-/// Of a limit that counts in the window of `at`, the counter that was lent of: 0 that of the window, 1 that of the next,
-/// or of a sliding one of the one before, which still weighs.
+/// Which counter of a limit in the window of `at` the tokens of `of` were lent from: 0 is that of the window, 1 that of
+/// the next or, for a sliding window, of the previous one, which still weighs.
 fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize> {
     let of = of?.time();
     let beside = match limit.algorithm {
@@ -320,8 +321,8 @@ fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize
     if of == at { Some(0) } else { beside.then_some(1) }
 }
 
-/// Of so many tokens that an order was lent which is void, those that stay charged: what it needed, where it has freed what was set
-/// aside for its node in this window, and others were lent so much meanwhile that this cannot be set aside again.
+/// How many of the tokens that a void order was lent stay charged: those for its waiters, if it has freed what was set
+/// aside for its node in this window and others were lent so much meanwhile that this cannot be set aside again.
 fn stays_charged(call: &Call, grant: &Grant, ran: &Ran, before: Counter, at: Timestamp, lent: u64) -> u64 {
     let Op::Return { amount, windows, voids, .. } = &call.op else { return 0 };
     let (limit, needed) = (&call.rule.limits[0], lent.min(voids.map_or(0, |voids| voids.need)));
@@ -446,7 +447,8 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "conservation");
     }
 
-    /// The clock is five seconds ahead from the first second on: until two periods and two seconds after that.
+    /// The clock is five seconds ahead from the first second on. Judging begins again two periods and two seconds after
+    /// that.
     #[test]
     fn a_window_that_is_over_is_seen_by_another_clock_too() {
         for (at, seen) in [(5 * SECOND - 1, 0), (5 * SECOND, 2)] {
@@ -459,7 +461,7 @@ mod tests {
         }
     }
 
-    /// What it was lent before may go back with that, or is in its account.
+    /// Tokens that it was lent before may go back with that acquire, or are in its account.
     #[test]
     fn a_node_is_judged_from_its_first_acquire_on_where_another_clock_counts_the_key() {
         for (midway, asks, seen) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
@@ -535,8 +537,8 @@ mod tests {
         }
     }
 
-    /// An order of ten tokens that needed so many has freed the twenty of its node, where forty are set aside for others, and that many of
-    /// the hundred are lent by now.
+    /// An order of ten tokens, some of them for waiters, has freed the twenty of its node. Forty are set aside for
+    /// others, and some of the hundred are lent by now.
     #[test]
     fn what_a_void_order_needed_stays_charged_where_what_it_freed_was_lent_to_others() {
         for (lent, need, used, seen) in [(50, 4, 40, 0), (50, 4, 44, 1), (51, 4, 45, 0), (51, 4, 41, 1), (51, 0, 41, 0)]

@@ -1,15 +1,14 @@
 //! **conservation** of windows: the store counts everything that clients are told is charged. The count of an aligned
-//! window is never below what was admitted in it, minus what was taken back; and a hold is given back to the window
-//! that it was charged in, and to no other.
+//! window is never below the admissions in it minus refunds; and a hold is given back to the window that it was charged
+//! in, and to no other.
 //!
-//! It may be above by what nodes hold, by what peers lent on and nobody was admitted with, and by what was lost on the way
-//! or lapsed. When a key is counted
-//! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
-//! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
-//! from the first request; windows in which the store lost the key or
-//! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
+//! It may be higher by tokens that nodes hold, by loans with which no check was admitted, and by tokens that were lost
+//! on the way or lapsed. When a key is counted everywhere at once, no call of it is under way and nothing of the window
+//! was lost, the count is the sum of what stands charged and what nodes hold (`flow.rs`). Not judged are buckets, whose
+//! tokens leak (`bucket.rs`), windows from the first request, and windows in which the store lost the key or a client
+//! reset it. Refunds without a hold go to the windows that are open at the moment.
 //!
-//! Of several limits each is judged by itself, as far as it has windows that begin with the clock's.
+//! Under several limits each one with aligned windows is judged by itself.
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
@@ -58,32 +57,32 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("hold-outlives-window"),
 };
 
-/// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.
+/// This near to a boundary nodes may still spend tokens of the previous window, or not yet of the next.
 const EDGE: u64 = 20_000;
 
-/// Clocks drift so far at most while an answer is under way.
+/// How far clocks drift at most while an answer is under way.
 const DRIFT: u64 = 1_000;
 
-/// Windows of a key that are remembered: holds are given back to what is open.
+/// How many windows of a key are remembered. Holds are given back only to open windows.
 const WINDOWS: usize = 4;
 
 /// One window of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     number: u64,
-    /// What the store counts.
+    /// The store's count.
     used: u64,
     admitted: u64,
     back: u64,
-    /// Of it, what was taken back where less was admitted: what was charged before goes to no later window.
+    /// Refunds of it beyond the node's admissions in it: charges of earlier windows do not go back to later ones.
     vain: u64,
-    /// What clients took back of it without saying when it was charged, which holds may then miss.
+    /// Refunds of it that did not name the window of their charge; a hold may then find less to take back.
     unnamed: u64,
-    /// What peers lent on of it that nobody was admitted with, yet or ever.
+    /// Tokens of it that peers lent on and no check was admitted with so far.
     on_loan: u64,
-    /// The longest trip of an answer that brought tokens of it: so long before its end they lapse.
+    /// The longest trip of an answer with tokens of it: they lapse that long before its end.
     slowest: u64,
-    /// The store has been made to forget some of it.
+    /// Whether the store has lost some of it.
     void: bool,
 }
 
@@ -92,29 +91,29 @@ struct Window {
 struct Key {
     windows: [Window; WINDOWS],
     period: u64,
-    /// The limit by which nodes last answered about it.
+    /// The limit of the last decision about it.
     limit: Option<Limit>,
     /// How far the owner's clock is ahead of true time.
     skew: u64,
-    /// Up to this window nothing is judged.
+    /// The last window that is not judged.
     void: u64,
 }
 
-/// A hold: its window, and whether the store lent it; it has nothing of it where a policy let it pass. What a
-/// share admitted it is charged later.
+/// A hold: its window, and whether the store lent its tokens (those of a share it charges later). `None` if a policy
+/// let it pass uncharged.
 type Held = Option<(u64, bool)>;
 
 /// A refund.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     is_hold: bool,
-    /// A hold's window; of a client's refund, the window that it was asked in.
+    /// The window of the hold, or that in which a refund without a hold was requested.
     number: u64,
     cost: u64,
 }
 
 impl Asked {
-    /// Whether this is what the call takes back, by the limit of that place.
+    /// Whether the call takes this refund along, by the limit at this position.
     fn is_of(&self, call: &Call, place: usize) -> bool {
         let (Op::Refund { windows, .. }, Some(limit)) = (call.op, limit(&call.rule, place)) else { return true };
         let (window, begun) = (windows[place], u64::from(limit.algorithm == Algorithm::Fixed));
@@ -127,28 +126,28 @@ impl Asked {
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     is_on: bool,
-    /// By a limit's place in its policy.
+    /// By position of a limit in its policy.
     limits: Vec<Book>,
     found: Found,
 }
 
-/// What stands charged of the limits that have one place in their policies.
+/// The charges of limits at one position in their policies.
 #[derive(Clone, Debug)]
 struct Book {
     place: usize,
     keys: Numbered<Key>,
-    /// What a node admitted in its latest window of a key, and did not take back.
+    /// By key and node: its latest window, and its admissions in it less refunds.
     spent: Map<(u32, u32), (u64, u64)>,
     /// The window of the latest admission.
     latest: Held,
     holds: Map<u64, Held>,
-    /// Requests that give back to a hold's window.
+    /// Refund requests of holds.
     asked: Map<u64, Held>,
-    /// Calls that take back, by node and id, and what was asked of them.
+    /// By node and id of a refund call: the refunds in it.
     calls: Map<(u32, u64), Vec<Asked>>,
     /// Refunds that no call has taken along yet.
     refunds: Refunds<Asked>,
-    /// The latest of a client or a group that was asked for, with its window and what its node had spent of that before.
+    /// The latest refund without a hold, with its window and its node's admissions as they were before it.
     counted_back: Option<(u64, Window, (u64, u64))>,
     lives: Lives,
     flow: Flow,
@@ -157,7 +156,7 @@ struct Book {
     found: Found,
 }
 
-/// The limit of a rule that has that place, if it has windows that begin with the clock's.
+/// The limit of a rule at this position, if it has aligned windows.
 fn limit(rule: &Rule, place: usize) -> Option<&Limit> {
     let limit = rule.limits.get(place)?;
     let is_judged = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
@@ -242,7 +241,8 @@ impl Book {
                     format!("key {key}: {} of window {of} given back to {number}", grant.granted)
                 });
             }
-            // Of a client: it goes to whatever is open when it arrives, as far as something stands there.
+            // A refund without a hold goes to the window that is open when it arrives, as far as something is charged
+            // there.
             let late = others.map(|asked| asked.cost).sum::<u64>().min(grant.granted);
             let window = self.keys.of(key).window(number);
             window.back += late.min(window.used);
@@ -258,15 +258,15 @@ impl Book {
         self.judge(moment, key, number);
     }
 
-    /// A key was counted everywhere at once.
+    /// Judges a count of a key at one moment.
     fn counted(&mut self, moment: Moment, key: u32, held: u64, counter: Counter, store: u64) {
         let Some(since) = self.flow.still_since(key) else { return };
         let state = self.keys.of(key);
         let Some(number) = store.checked_div(state.period) else { return };
         let (began, period) = (store % state.period, state.period);
         let window = *state.window(number);
-        // Nodes stop to spend a little early. What was lent ahead was lent in the window before, and is spent when the
-        // window has begun for sure: both by as much as the answer that brought it was under way.
+        // Nodes stop spending a little before a window's end, and begin to spend tokens lent ahead a little after its
+        // beginning: both by as long as the answer that brought the tokens was under way.
         let edge = EDGE.max(window.slowest + DRIFT);
         let is_sure = !EDGES.when(began <= edge || began + edge >= period) && since + began + period < moment.at;
         let stands = window.admitted + window.on_loan + held;
@@ -278,7 +278,7 @@ impl Book {
         }
     }
 
-    /// Some of what the store counted by `store` is gone, or will be.
+    /// The store loses some of what it has counted until `store`.
     fn forget(&mut self, key: u32, store: u64) {
         let state = self.keys.of(key);
         if let Some(number) = store.checked_div(state.period) {
@@ -300,13 +300,13 @@ impl Book {
         }
     }
 
-    /// A refund was asked for.
+    /// Counts a requested refund.
     fn refunds(&mut self, moment: Moment, request: &Request) {
         let key = self.keys.of(request.key);
         let Some(number) = moment.store.0.wrapping_add(key.skew).checked_div(key.period) else { return };
         let (is_hold, number, counts) = match self.asked.remove(&request.id) {
             Some(Some((number, counts))) => (true, number, counts),
-            // Nothing that the store counts was charged.
+            // A policy let the hold pass, so nothing was charged.
             Some(None) => (true, u64::MAX, false),
             None => (false, number, true),
         };
@@ -320,21 +320,22 @@ impl Book {
             self.counted_back = (!is_hold).then_some((request.id, *window, *spent));
             let of_it = if spent.0 == number { spent.1.min(request.cost) } else { 0 };
             spent.1 -= of_it;
-            // A client may have taken back here what it was charged before: then a hold of this window goes back to
-            // less than it was charged.
+            // A refund without a hold may have taken back charges of an earlier window here; then less is left to take
+            // back for a hold of this window.
             window.vain += if is_hold { (request.cost - of_it).min(window.unnamed) } else { request.cost - of_it };
             window.unnamed += if is_hold { 0 } else { of_it };
             window.back += request.cost;
         }
     }
 
-    /// A node has answered a refund without a call. Where its answer tells the end of a window that is over by the store's clock, nothing
-    /// was taken back of the one that is open: the node takes the former for open still, or one of several keys was charged there, which
-    /// keeps what it was charged when others are denied after that window's end.
+    /// A node has answered a refund without a call. If its answer names the end of a window that is over by the store's
+    /// clock, nothing was taken back in the open one: either the node still takes the former for open, or the refund
+    /// belongs to a check of several keys that was charged there and whose other keys were denied after that window's
+    /// end.
     fn refunded_at_once(&mut self, request: &Request, rule: &Rule, decision: &Decision, store: Timestamp) {
         let counted = self.counted_back.take().filter(|(id, ..)| *id == request.id);
         let ([limit], Some((_, before, spent))) = (&rule.limits[..], counted) else { return };
-        // A window of which nothing is used is told to be whole at once.
+        // An unused window is reported as whole at once, without an end.
         let tells_an_end = decision.reset_after > Micros::ZERO;
         if limit.algorithm == Algorithm::Fixed && tells_an_end && decision.reset_at <= store {
             *self.keys.of(request.key).window(before.number) = before;
@@ -373,7 +374,7 @@ impl Book {
                     window.slowest = window.slowest.max(self.trips.latest());
                 }
             }
-            // Only keys of one limit are.
+            // Only keys with one limit are counted.
             Seen::Census { key, held, counter, store } if self.place == 0 => {
                 self.counted(moment, *key, *held, *counter, store.0)
             }
@@ -392,8 +393,8 @@ impl Book {
                 let is_aside = self.asides.lender(moment, request, decision).is_some();
                 let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer) && !is_aside;
                 let number = store.0 / limit.period.0;
-                // A share is spent of the window that the node takes it to be, and that is paid for: who has not
-                // heard of the store goes by its own clock.
+                // A node admits on its share in the window that it takes for open, which may be by its own clock, and
+                // pays for that window.
                 let told = goes_by(decision).0 / limit.period.0;
                 let is_told = decision.source == Source::Share;
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
@@ -408,7 +409,7 @@ impl Book {
                     self.admitted(moment, request, number);
                 }
             }
-            // What is lent of what is set aside is paid for as that is, if its lender comes back in time.
+            // Loans from tokens that are set aside are paid for by the lender, if it finds the store again in time.
             Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } if !loan.aside => {
                 if let Some(limit) = limit(rule, self.place) {
                     self.keys.of(*key).window(store.0 / limit.period.0).on_loan += loan.tokens;
@@ -417,7 +418,7 @@ impl Book {
             Seen::Hold(id, holding) => self.hold(*id, holding),
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
                 let (life, refunds) = (self.lives.of(*node), &mut self.refunds);
-                // Sent again it is still the same ones'.
+                // A call that is sent again has the same refunds.
                 let place = self.place;
                 let asked = || refunds.leave(life, *key, |asked| asked.is_of(call, place));
                 self.calls.entry((*node, call.id)).or_insert_with(asked);
@@ -429,7 +430,8 @@ impl Book {
                 self.forget(*key, grant.now.0);
             }
             Seen::Executed { node, key, call, grant, ran, .. } => {
-                // A call that has been under way since the limits changed shows windows of before, which nobody counts in.
+                // A call that was under way during a change of limits shows windows of the former limits, in which
+                // nothing is counted any more.
                 let is_former =
                     |limit: &&Limit| self.keys.get(*key).and_then(|key| key.limit).is_some_and(|now| now != **limit);
                 if let Some(limit) = limit(&call.rule, self.place).filter(|limit| !is_former(limit)) {
@@ -467,7 +469,7 @@ mod tests {
         Tally { is_on: true, ..Tally::new(&history.setting()) }
     }
 
-    /// Two tokens that the store lent are spent, and a client takes back one of them.
+    /// Two lent tokens are spent, and a client refunds one of them.
     fn history(checker: &mut Tally) -> History {
         let mut history = History::new("10/1s fixed");
         history.executed(checker, 1, 1);
@@ -513,7 +515,7 @@ mod tests {
         }
     }
 
-    /// A window takes back what was charged in it, and no more.
+    /// A window takes back what was charged in it and no more.
     #[test]
     fn what_is_refunded_in_vain_is_no_gap() {
         for (charged, used, violations) in [(1, 0, 0), (1, 1, 1), (2, 2, 1), (0, 0, 0), (0, 1, 1), (1, 2, 1)] {
@@ -532,8 +534,8 @@ mod tests {
         }
     }
 
-    /// One token was charged in the window and is taken back. The answer tells when that window ends, that the one before has ended, or that
-    /// the window is whole.
+    /// One token was charged in the window and is refunded. The answer names the end of that window or of the one
+    /// before, or says that the window is whole.
     #[test]
     fn what_is_answered_by_a_window_that_is_over_was_not_taken_back_of_the_one_that_is_open() {
         let at = 2 * SECOND + SECOND / 4;
@@ -575,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Its answer was 51 ms under way, and by so much the node may be late to know that the window has begun.
+    /// Its answer was under way for 51 ms, and the node may know that much later that the window has begun.
     #[test]
     fn what_was_lent_ahead_is_held_when_its_window_has_begun_for_sure() {
         for (began, violations) in [(22_000, 0), (51_000, 0), (60_000, 1), (SECOND - 60_000, 1), (SECOND - 51_000, 0)] {

@@ -1,5 +1,6 @@
-//! **gossip**: of a window that is open a node tells its peers no more than it has admitted of it or lent on. What lapsed
-//! counts when the window is over. And its peers read what it tells, be it of their build or the one before or after.
+//! **gossip**: a node reports to its peers no more of an open window than it has admitted in it or lent on. Lapsed
+//! tokens count when the window is over. And its peers can read its reports, be they of the same build or the one
+//! before or after.
 //!
 //! Buckets have no windows, and are not reported. Malicious nodes are not judged.
 
@@ -55,34 +56,34 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("granted-as-admitted-of-several"),
 };
 
-/// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:
-/// the store may have read its clock when the call left.
+/// Tokens may lapse this long before their window ends, and earlier by as long as the answer that brought them was
+/// under way, as the store may have read its clock when the call left.
 const EDGE: u64 = 20_000;
 
-/// By so long after the end of a window nobody tells of it any more.
+/// How long after the end of a window no node reports it any more.
 const HEARS: u64 = 2_000_000;
 
-/// Windows from the first request that are remembered of a key: those of a former owner may be open beside the owner's, and
-/// each time that a client resets a key another one opens, while nodes that have not heard of it spend of theirs.
+/// How many windows from the first request are remembered of a key: those of a former owner may be open beside the
+/// owner's, and each reset by a client opens another one, while nodes that have not heard of it spend tokens of theirs.
 const SHOWN: usize = 32;
 
-/// A node, a key, the place of a limit, and `Counter::at` of its window.
+/// A node, a key, the position of a limit, and `Counter::at` of its window.
 type Window = (u32, u32, usize, u64);
 
-/// What a node was lent under several limits while the same windows of all of them were open.
+/// Tokens that a node was lent under several limits while the same windows of all of them were open.
 #[derive(Clone, Debug, Default)]
 struct Lot {
     /// `Counter::at` of each; 0 for buckets.
     windows: [u64; MAX_LIMITS],
-    /// When the first of them ends, or an account of then is closed at the earliest, by the clock that lent it.
+    /// When the first of the windows ends or an account may be closed, by the clock that lent the tokens.
     ends: u64,
     lent: u64,
-    /// What was admitted of it: of buckets, what was while this was the latest.
+    /// Tokens of it that were admitted; for buckets, those admitted while this lot was the latest.
     admitted: u64,
 }
 
 impl Lot {
-    /// Windows as a grant shows them, or those after.
+    /// A lot of the windows in a grant, or of the next ones.
     fn of(call: &Call, grant: &Grant, is_next: bool) -> Self {
         let mut lot = Self { ends: u64::MAX, ..Self::default() };
         for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -101,7 +102,7 @@ impl Lot {
         lot
     }
 
-    /// Whether all of its windows are open at that time.
+    /// Whether all of its windows are open at `store`.
     fn is_open(&self, rule: &Rule, store: u64) -> bool {
         rule.limits.iter().zip(self.windows).all(|(limit, at)| match limit.algorithm {
             Algorithm::Fixed => (at - limit.period.0..at).contains(&store),
@@ -112,14 +113,14 @@ impl Lot {
     }
 }
 
-/// An account of a bucket is closed so many of its periods after the one in which it was opened began.
+/// How many periods after the beginning of the one in which it was opened an account of a bucket is closed.
 const ACCOUNTS: u64 = 2;
 
 /// The checker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Telling {
     is_on: bool,
-    /// Clocks of masters differ, and slots move from one to another.
+    /// Whether the clocks of masters differ and slots move from one to another.
     leaps: bool,
     /// See `EDGE`.
     edge: u64,
@@ -127,22 +128,23 @@ pub(super) struct Telling {
     keys: Map<u128, (u32, Arc<Rule>)>,
     /// By key and limit: the windows from the first request that the store has shown lately.
     shown: Map<(u32, usize), VecDeque<u64>>,
-    /// What was admitted of a window or lent on to peers; on a share by node and key, as it may not know which window it is in.
+    /// Tokens of a window that were admitted or lent on to peers. Those on a share are in `alone`, by node and key,
+    /// because their window is not known for sure.
     admitted: Map<Window, u64>,
-    /// By node and key of several limits, in the order in which they were lent.
+    /// By node and key under several limits, in the order in which they were lent.
     lots: Map<(u32, u32), Vec<Lot>>,
     returned: Ids,
     alone: Map<(u32, u32), u64>,
     trips: Trips,
     lives: Lives,
     settled: Ids,
-    /// The longest trip of an answer that brought tokens of a window.
+    /// The longest trip of an answer with tokens of a window.
     slowest: Map<Window, u64>,
     /// How far the clock of a key's owner is ahead of true time.
     skews: Map<u32, u64>,
-    /// The same by the last call that it executed, which may have waited there.
+    /// The same by the last call that the owner executed, which may have waited at a busy server.
     executed: Map<u32, u64>,
-    /// By key: when it became another one, or shows the time of the one before.
+    /// By key: when another clock took over or, if that was behind, caught up.
     leapt: Map<u32, u64>,
     found: Found,
 }
@@ -168,7 +170,7 @@ impl Telling {
         }
     }
 
-    /// Tokens may be lent by one clock, and the first check be answered when another one counts the key.
+    /// Notices another clock at an execution: tokens may be lent by one clock before any check is answered by another.
     fn executed(&mut self, moment: Moment, key: u32, now: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let executed = self.executed.insert(key, skew).unwrap_or(skew);
@@ -178,7 +180,7 @@ impl Telling {
         }
     }
 
-    /// A former owner has lent by its own clock, as it did before it was cut off.
+    /// A former owner has lent by its own clock, which it had before it was cut off.
     fn executed_by_former(&mut self, moment: Moment, key: u32, now: u64) {
         let former = now.wrapping_sub(moment.store.0);
         let known = self.skews.get(&key).copied().unwrap_or(0);
@@ -199,7 +201,7 @@ impl Telling {
             self.found.add("gossip", moment, || format!("node {from} told what its peers do not read: {error}"));
             &[]
         });
-        // Told of whatever key.
+        // Lies about any key are not judged.
         if LIARS.when(lies) {
             return;
         }
@@ -235,14 +237,14 @@ impl Telling {
     }
 }
 
-/// How far two clocks are apart, each of them ahead of true time by so much.
+/// How far two clocks are apart, given how far each is ahead of true time.
 fn differ(one: u64, other: u64) -> u64 {
     one.wrapping_sub(other).min(other.wrapping_sub(one))
 }
 
 impl Telling {
-    /// A node has admitted so much at that time of the owner's clock, or has lent it on. It goes by the clock that lent it the
-    /// tokens, which may be that of an owner of before, in another window.
+    /// Counts tokens that a node has admitted or lent on at `store` of the owner's clock. The node uses the clock that
+    /// lent it the tokens, which may be a former owner's, by which another window is open; then they count in both.
     fn admit(&mut self, moment: Moment, node: u32, key: u32, rule: &Rule, tokens: u64, store: u64) {
         let lots = self.lots.get_mut(&(node, key)).into_iter().flatten().rev();
         lots.filter(|lot| lot.is_open(rule, store)).take(1).for_each(|lot| lot.admitted += tokens);
@@ -265,8 +267,8 @@ impl Telling {
 }
 
 impl Telling {
-    /// A node hands tokens of windows back: those are neither admitted nor lapsed. Of a bucket it may have told of them meanwhile, as
-    /// they wait for an answer.
+    /// A node hands tokens of windows back, which are then neither admitted nor lapsed. Those of a bucket may have been
+    /// reported meanwhile, as the return waits for its answer.
     fn returns(&mut self, node: u32, key: u32, call: &Call) {
         let Op::Return { amount, windows, .. } = call.op else { return };
         let is_of_windows = call.rule.limits.iter().all(|limit| limit.algorithm != Algorithm::Gcra);
@@ -342,7 +344,7 @@ impl Observer for Telling {
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
             {
                 if decision.source == Source::Peer {
-                    // The peer tells of it, who was lent it by the store.
+                    // The lending peer reports these tokens.
                     return;
                 }
                 if decision.source == Source::Share {
@@ -406,7 +408,8 @@ mod tests {
         }
     }
 
-    /// It is five seconds ahead from the first second on: until two periods and two seconds after that.
+    /// The clock is five seconds ahead from the first second on. Judging begins again two periods and two seconds after
+    /// that.
     #[test]
     fn what_is_told_is_judged_again_when_another_clock_has_counted_the_key_for_long() {
         for (at, seen) in [(5 * SECOND - 1, 0), (5 * SECOND, 1)] {
@@ -426,8 +429,8 @@ mod tests {
         }
     }
 
-    /// A node was lent four of a window that a former owner's clock shows, a second ahead: until two periods and two seconds after the
-    /// owner's clock shows that.
+    /// A node was lent four tokens of a window by a former owner whose clock is a second ahead. Judging begins again
+    /// two periods and two seconds after the owner's clock has caught up.
     #[test]
     fn what_a_former_owner_with_another_clock_has_lent_may_be_told() {
         for (stale, ahead, at, seen) in [
@@ -451,7 +454,7 @@ mod tests {
         }
     }
 
-    /// A peer that stood still hears it long after the fault.
+    /// A peer that was frozen hears the lie long after the fault.
     #[test]
     fn a_lie_is_excused_whenever_it_arrives_and_the_truth_never() {
         for (lies, seen) in [(true, 0), (false, 1)] {
@@ -489,7 +492,7 @@ mod tests {
         }
     }
 
-    /// Clients reset the key again and again, and the node has yet to hear of it.
+    /// Clients reset the key again and again, of which the node has yet to hear.
     #[test]
     fn a_node_spends_of_a_window_that_others_have_reset() {
         let mut history = History::new("10/1s fixed from-first");
@@ -511,8 +514,9 @@ mod tests {
         }
     }
 
-    /// Six are lent of a second and a minute, and four of them are admitted. Of the minute the other two may be told as admitted when the second
-    /// is over, unless they were handed back; of the second they may not, and nor may they before.
+    /// Six tokens are lent under a limit per second and one per minute, and four of them are admitted. When the second
+    /// is over, the other two may be reported as admitted in the minute, unless they were handed back; they may not
+    /// before that, nor ever in the second.
     #[test]
     fn of_several_limits_what_is_told_was_admitted_or_has_lapsed() {
         for (place, at, back, told, seen) in [

@@ -23,46 +23,46 @@ pub(super) const SECOND: u64 = 1_000_000;
 /// A whole second of the store's clock.
 pub(super) const START: u64 = 1_800_000_000_000_000;
 
-/// Takes note of nothing.
+/// An observer that ignores everything.
 struct Deaf;
 
 impl Observer for Deaf {
     fn see(&mut self, _: Moment, _: &Seen<'_>) {}
 }
 
-/// Makes events, one after another.
+/// Makes events for a checker, one after another.
 pub(super) struct History {
     rule: Arc<Rule>,
     limit: String,
     id: u64,
     pub(super) used: u64,
-    /// What a node says that it knows of the window, which that is, and of how many limits it says so.
+    /// What a node claims to know of a window, which window that is, and for how many limits it says so.
     pub(super) known: u64,
     pub(super) known_at: u64,
     pub(super) known_limits: usize,
-    /// What the store counts.
+    /// The number of nodes that the store counts.
     pub(super) nodes: u32,
-    /// What a decision says.
+    /// The figures in a decision.
     pub(super) remaining: u64,
-    /// What answers show of the window before, or of the next one.
+    /// What answers show of the previous or the next window.
     pub(super) prev: u64,
-    /// The key's epoch, and by how much later its window ends.
+    /// The key's epoch, and how much later than usual its window ends.
     pub(super) epoch: u64,
     pub(super) opened: u64,
-    /// The epoch that a node says.
+    /// The epoch that a node names.
     pub(super) asks_under: u64,
-    /// Calls are executed by a server that is no owner.
+    /// Whether calls are executed by a server that is not the owner.
     pub(super) stale: bool,
-    /// Who asks the store.
+    /// The node that asks the store.
     pub(super) node: u32,
-    /// A decision says that nothing is used.
+    /// Whether a decision says that nothing is used.
     pub(super) whole_at_once: bool,
-    /// A replica has what the store lends.
+    /// Whether a replica confirms grants.
     pub(super) confirmed: bool,
-    /// What the store sets aside for the node, and what that says that it believes.
+    /// What the store sets aside for the node, and what the node claims.
     pub(super) entitled: u64,
     pub(super) believes: Option<u64>,
-    /// What a script finds in the key's hash, and what an order that is void needed.
+    /// What a script finds in the key's hash, and how many tokens of a void order were for waiters.
     pub(super) found: Option<Excerpt>,
     pub(super) needed: u64,
 }
@@ -95,13 +95,13 @@ impl History {
         }
     }
 
-    /// The same under several limits, of which plans have the first.
+    /// A history under several limits; its plan has the first of them.
     pub(super) fn of_several(limits: &[&str]) -> Self {
         let parsed: Vec<_> = limits.iter().map(|limit| Limit::parse(limit).expect(limit)).collect();
         Self { rule: Arc::new(Rule::of("p0", &parsed)), ..Self::new(limits[0]) }
     }
 
-    /// Of a limit of which tokens are set aside for nodes that may lose the store.
+    /// A history of a limit with tokens set aside for nodes that may lose the store.
     pub(super) fn entitled(limit: &str) -> Self {
         let rule = Rule::of("p0", &[Limit::parse(limit).expect(limit)]);
         let rule = Arc::new(Rule { on_store_loss: OnStoreLoss::Entitled, ..rule });
@@ -115,7 +115,7 @@ impl History {
         Setting { plan, rules: vec![self.rule.clone()] }
     }
 
-    /// A master's clock is set in it.
+    /// A setting in which a master's clock is set.
     pub(super) fn leaping(&self) -> Setting {
         let mut setting = self.setting();
         let what = What::Set { master: 0, by: Span::secs(5), back: false };
@@ -131,7 +131,7 @@ impl History {
         self.ask_for(observer, at, 1)
     }
 
-    /// A check of that cost is asked of the node.
+    /// A check of this cost reaches the node.
     pub(super) fn ask_for(&mut self, observer: &mut dyn Observer, at: u64, cost: u64) -> Request {
         self.id += 1;
         let (node, key, kind) = (0, 0, Kind::Check);
@@ -161,7 +161,7 @@ impl History {
         self.see(observer, at, &Seen::Answered { request, rule: &rule, decision: &decision, parked, store });
     }
 
-    /// A check is denied from a lease, by a store's clock that is so far ahead.
+    /// A check is denied from a lease, by a store's clock that is `ahead`.
     pub(super) fn answer_ahead(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, request: &Request) {
         let now = START + at + ahead;
         let decision = Decision {
@@ -182,7 +182,7 @@ impl History {
         self.see(observer, at, &seen);
     }
 
-    /// A check of that cost is admitted on a share, by a clock that is so far ahead.
+    /// A check of this cost is admitted on a share, by a clock that is `ahead`.
     pub(super) fn on_share(&mut self, observer: &mut dyn Observer, at: u64, ahead: i64, cost: u64) {
         let request = Request { cost, ..self.ask(observer, at) };
         let now = (START + at).wrapping_add_signed(ahead);
@@ -204,7 +204,8 @@ impl History {
         self.see(observer, at, &seen);
     }
 
-    /// A check of that cost is denied by what peers told, or admitted, and the decision names one of the rule's limits.
+    /// A check of this cost is denied because of peers' reports, or admitted, and the decision names one of the rule's
+    /// limits.
     pub(super) fn decided_by(
         &mut self,
         observer: &mut dyn Observer,
@@ -232,7 +233,7 @@ impl History {
         self.see(observer, at, &Seen::Answered { request, rule, decision: &decision, parked: false, store });
     }
 
-    /// A node learns that it was lent so many tokens of each limit of that rule, in windows that end with the second.
+    /// A node learns of a grant under each limit of a rule, in windows that end with the second.
     pub(super) fn lent_by(&mut self, observer: &mut dyn Observer, at: u64, rule: &Arc<Rule>, tokens: u64) {
         self.id += 1;
         let (call, mut grant) = (Call { rule: rule.clone(), ..self.acquire(self.id, tokens) }, self.grant(at, tokens));
@@ -241,7 +242,7 @@ impl History {
         self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
     }
 
-    /// A node learns that it was lent so many tokens, and these counters.
+    /// A node learns of a grant, with these counters.
     pub(super) fn lent_in(
         &mut self,
         observer: &mut dyn Observer,
@@ -255,19 +256,19 @@ impl History {
         self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
     }
 
-    /// A check of that cost, answered at once.
+    /// A check of this cost, answered at once.
     pub(super) fn check(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, source: Source, ok: bool) {
         let request = Request { cost, ..self.ask(observer, at) };
         self.answer(observer, at, &request, source, ok);
     }
 
-    /// A node asks for tokens under that id.
+    /// A node asks for tokens under this id.
     pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u64) {
         let call = self.acquire(id, want);
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// The same of a node that says that it holds so many.
+    /// The same, with the number of tokens that the node says it holds.
     pub(super) fn called_holding(&mut self, observer: &mut dyn Observer, at: u64, id: u64, [want, holds]: [u64; 2]) {
         let mut call = self.acquire(id, want);
         if let Op::Acquire(order) = &mut call.op {
@@ -276,12 +277,12 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// A node learns that it was lent so many.
+    /// A node learns of a grant.
     pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u64) {
         self.settled_in(observer, at, [0, id], tokens);
     }
 
-    /// So does a node in that life, of the call of that id.
+    /// A node in this life learns of the grant of this call.
     pub(super) fn settled_in(
         &mut self,
         observer: &mut dyn Observer,
@@ -293,7 +294,7 @@ impl History {
         self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant });
     }
 
-    /// A node in that life learns that the call of that id was not answered.
+    /// A node in this life learns that this call got no answer.
     pub(super) fn unanswered_in(&mut self, observer: &mut dyn Observer, at: u64, [incarnation, id]: [u64; 2]) {
         let call = &self.acquire(id, 1);
         self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant: None });
@@ -334,14 +335,14 @@ impl History {
         }
     }
 
-    /// The store lends a token under that id.
+    /// The store lends a token under this id.
     pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         self.used += 1;
         let (call, grant) = (self.acquire(id, 1), self.grant(at, 1));
         self.ran(observer, at, &call, &grant);
     }
 
-    /// A script of the build before lends a token of a key.
+    /// A script of the previous build lends a token of a key.
     pub(super) fn ran_earlier(&mut self, observer: &mut dyn Observer, at: u64, key: u32) {
         let (call, grant) = (&self.acquire(99, 1), &self.grant(at, 1));
         let ran = &Ran { is_earlier: true, ..Ran::default() };
@@ -349,13 +350,13 @@ impl History {
         self.see(observer, at, &executed);
     }
 
-    /// The store lends so many tokens by a clock that is so far ahead, and the node learns it at once.
+    /// The store lends tokens by a clock that is `ahead`, and the node learns of it at once.
     pub(super) fn lent(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
         let call = self.acquire(id, tokens);
         self.ran_by(observer, at, ahead, &call, tokens);
     }
 
-    /// The same of the next window.
+    /// The same for the next window.
     pub(super) fn lent_ahead_by(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
         let call = self.acquire_ahead(id, tokens);
         self.ran_by(observer, at, ahead, &call, tokens);
@@ -370,7 +371,7 @@ impl History {
         self.see(observer, at, &Seen::Settled { node, incarnation, key, call, grant: Some(grant) });
     }
 
-    /// The store lends so many tokens of the next window.
+    /// The store lends tokens of the next window.
     pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (call, grant) = (self.acquire_ahead(1, tokens), self.grant(at, tokens));
         self.ran(observer, at, &call, &grant);
@@ -384,13 +385,13 @@ impl History {
         call
     }
 
-    /// The store answers once more what it answered before.
+    /// The store answers once more as before.
     pub(super) fn repeated(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         let (call, grant) = (self.acquire(id, 1), Grant { replayed: true, ..self.grant(at, 1) });
         self.ran(observer, at, &call, &grant);
     }
 
-    /// A cost is taken back by the store.
+    /// The store takes a refund back.
     pub(super) fn refund(&mut self, observer: &mut dyn Observer, at: u64, cost: u32) {
         let request = Request { kind: Kind::Refund, cost: cost.into(), ..self.ask(observer, at) };
         self.see(observer, at, &Seen::Asked(&request));
@@ -400,7 +401,7 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
-    /// A refund is asked for, of a hold or of any window, and waits for a call.
+    /// A refund of a hold or without a window is requested, and waits for a call.
     pub(super) fn refund_waits(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, of_hold: bool) {
         let request = Request { kind: Kind::Refund, cost, id: self.id + 1, ..self.ask(&mut Deaf, at) };
         if of_hold {
@@ -409,19 +410,19 @@ impl History {
         self.see(observer, at, &Seen::Asked(&request));
     }
 
-    /// A call leaves that takes refunds to the store, of the window that ends so much after the start, or of any.
+    /// A call with refunds leaves, for the window that ends `ends` after the start, or without a window.
     pub(super) fn refund_leaves(&mut self, observer: &mut dyn Observer, at: u64, id: u64, ends: Option<u64>) {
         let call = self.refunding(id, 1, ends);
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// A call leaves that asks the store for so many tokens back.
+    /// A call leaves that asks the store to take tokens back.
     pub(super) fn refund_leaves_of(&mut self, observer: &mut dyn Observer, at: u64, amount: u64) {
         let call = self.refunding(9, amount, None);
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// That request is granted, at once or when the store has answered.
+    /// This request is granted, at once or when the store has answered.
     pub(super) fn answered_in_turn(&mut self, observer: &mut dyn Observer, at: u64, request: &Request, parked: bool) {
         let source = if parked { Source::Store } else { Source::Lease };
         self.answer(observer, at, request, source, true);
@@ -439,7 +440,7 @@ impl History {
         Call { op: Op::Refund { amount, epoch: 0, windows }, ..self.acquire(id, 1) }
     }
 
-    /// The store executes that call once more, or too late.
+    /// The store executes this call once more, or too late.
     pub(super) fn refund_again(&mut self, observer: &mut dyn Observer, at: u64, cost: u32, marks: [bool; 2]) {
         let call = Call { op: Op::Refund { amount: cost.into(), epoch: 0, windows: OPEN }, ..self.acquire(9, 1) };
         let [replayed, outdated] = marks;
@@ -467,7 +468,7 @@ impl History {
         self.see(observer, at, &seen);
     }
 
-    /// A node hands tokens of this window back, and learns that all are taken, or does not yet.
+    /// A node hands tokens of this window back, and learns that all were taken, or does not yet.
     pub(super) fn hands_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, is_answered: bool) {
         let mut call = self.voiding(0);
         if let Op::Return { amount: of, windows, voids: Some(voids), .. } = &mut call.op {
@@ -492,7 +493,7 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// A node hands tokens of this window back, and so many are taken.
+    /// A node hands tokens of this window back, of which `taken` are taken.
     pub(super) fn handed_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, taken: u64) {
         let mut call = self.voiding(0);
         if let Op::Return { amount: of, windows, voids: Some(voids), .. } = &mut call.op {
@@ -504,31 +505,31 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
-    /// A node tells that its order of that id is void.
+    /// A node declares its order of this id void, and the store executes that.
     pub(super) fn voided(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         let (call, grant) = (self.voiding(id), self.grant(at, 0));
         self.ran(observer, at, &call, &grant);
     }
 
-    /// It has the store look at the key.
+    /// The node peeks at the key in the store.
     pub(super) fn looked(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         let call = Call { op: Op::Peek, ..self.acquire(id, 1) };
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// The call that tells it leaves.
+    /// The call that declares an order void leaves.
     pub(super) fn void_called(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         let call = self.voiding(id);
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
-    /// A node in that life learns that it is answered.
+    /// A node in this life learns that this call was answered.
     pub(super) fn void_settled_in(&mut self, observer: &mut dyn Observer, at: u64, [incarnation, id]: [u64; 2]) {
         let (call, grant) = (&self.voiding(id), Some(&self.grant(at, 0)));
         self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant });
     }
 
-    /// Node 0, which goes by that limit, lends so many tokens on to node 1, which has asked for three, and two at least.
+    /// Node 0, which has this limit, lends tokens on to node 1, which has asked for three, and two at least.
     pub(super) fn lent_on(&mut self, observer: &mut dyn Observer, at: u64, limit: &str, tokens: u64, leaves: bool) {
         let (ask, answer, rule) = (peer_ask(1, 3, 2), loan(tokens), Self::new(limit).rule);
         let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 0), Timestamp(START + at));
@@ -536,7 +537,7 @@ impl History {
         self.see(observer, at, &Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, leaves, store });
     }
 
-    /// Node 0, in that life, lends so many tokens to node 1 of what is set aside for it, and node 1 hears of that later.
+    /// Node 0, in this life, lends tokens that are set aside for it to node 1, which hears of that later.
     pub(super) fn lent_aside(
         &mut self,
         observer: &mut dyn Observer,
@@ -554,7 +555,7 @@ impl History {
         self.see(observer, heard, &Seen::PeerHeard { node: 1, incarnation: 0, key, peer, ask, answer, store });
     }
 
-    /// Node 1 hears that so many tokens are lent on to it.
+    /// Node 1 hears of a loan.
     pub(super) fn heard_of_loan(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (ask, answer) = (peer_ask(1, 3, 2), loan(tokens));
         let (node, incarnation, key, peer, store) = (1, 0, 0, (0, 0), Timestamp(START + at));
@@ -570,7 +571,7 @@ impl History {
     }
 }
 
-/// What a peer asks for, of a limit of ten a second.
+/// A peer's ask under a limit of ten a second.
 pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
     let rule = History::new("10/1s fixed").rule;
     let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000), aside: false };
@@ -595,7 +596,7 @@ fn text_of(file: &str) -> String {
     let path = format!("{}/src/checkers/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).expect(&path);
     let own = text.split("#[cfg(test)]").next().unwrap_or_default();
-    // `phased` and `sheet` are used by all: they hand on what they are told, and take up nothing for themselves.
+    // `phased` and `sheet` are used by all; they need no events of their own.
     let others = own.split("super::").skip(1).filter_map(|rest| rest.split_once("::")).map(|(module, _)| module);
     let others = others.filter(|module| !["phased", "sheet"].contains(module) && !module.contains([' ', ';']));
     others.map(|module| text_of(&format!("{module}.rs"))).fold(own.to_owned(), |all, text| all + &text)
@@ -616,14 +617,14 @@ fn what_a_checker_takes_up_it_is_told() {
     }
 }
 
-/// Tells all checkers what happens, also what they ignore.
+/// Shows each checker all events, also those that it ignores.
 struct Teller {
     checkers: Vec<Box<dyn Checker>>,
     seen: u64,
     compared: u64,
 }
 
-/// So many things happen between two of which is looked what they change: a checker's whole state is compared.
+/// Only one in this many events is examined for what it changes, because that compares a checker's whole state.
 const STEP: u64 = 101;
 
 impl Observer for Teller {
@@ -644,7 +645,7 @@ impl Observer for Teller {
 
 #[test]
 fn what_a_checker_ignores_changes_nothing() {
-    // With owners and without, with cuts and a liar, with limits that change, clocks that are set and slots that move.
+    // These have owners or none, cuts, a malicious node, limits that change, clocks that are set and slots that move.
     for seed in [1, 3, 8, 18, 22, 10_000_000_000_002] {
         let setting = world::setting(&swarm::plan(seed)).expect("a plan of the swarm");
         let mut teller = Teller { checkers: super::all(&setting), seen: 0, compared: 0 };
@@ -653,12 +654,12 @@ fn what_a_checker_ignores_changes_nothing() {
     }
 }
 
-/// Whole runs are left out where there is nothing to judge in them, and wherever else something is excused it is of keys, windows or
+/// Whole runs are exempt only if there is nothing to judge in them; all other exemptions are of keys, windows or
 /// moments.
 #[test]
 fn whole_runs_are_exempt_only_where_there_is_nothing_to_judge() {
     let nothing = ["baselines", "runs without gossip", "runs whose nodes ask no peers"];
-    // Of some keys in them, until the reason is over.
+    // These exempt only some keys of runs, until the reason is over.
     let of_keys = ["a key of which a call, or an ask of a peer,", "in runs without gossip, a fixed window"];
     let mut found = Vec::new();
     for sheet in super::sheets() {

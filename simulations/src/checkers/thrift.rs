@@ -1,6 +1,6 @@
-//! **thrift**: a check that is denied from memory costs no call. When all is well, a node asks the store about a key
-//! as often as it admits a check or a peer's ask of it or lets one wait, and a few times per second to learn whether a denial is
-//! still right. Where tokens trickle in, the core asks at a pace of its own, which is not judged here.
+//! **thrift**: a check that is denied from memory costs no call. When all is well, a node calls the store about a key
+//! at most once for each check or ask that it admits or lets wait, and a few times per second to learn whether a denial
+//! is still right. Where tokens trickle in, the core asks at a pace of its own, which is not judged here.
 
 use rationd::core::call::Op;
 use rationd::core::decision::Verdict;
@@ -28,13 +28,13 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("denial-not-remembered"),
 };
 
-/// After the last fault has healed.
+/// How long after the last fault has healed judging begins.
 const SETTLED: u64 = 2_000_000;
 
-/// Calls are counted over so long.
+/// The time over which calls are counted.
 const SPAN: u64 = 1_000_000;
 
-/// Calls in it that need no check: a remembered denial is looked at again each 50 ms at most.
+/// Calls in that time that need no check: a remembered denial is verified every 50 ms at most.
 const FREE: u64 = 30;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,7 +111,7 @@ impl Observer for Thrift {
                 let is_due = *parked || decision.verdict == Verdict::Allow;
                 *(if is_due { &mut count.due } else { &mut count.denied }) += 1;
             }
-            // A node that a peer asks calls the store for the tokens that it lends on.
+            // For an ask of a peer a node may call the store for the tokens that it lends on.
             Seen::PeerWaits { node, key, .. } | Seen::PeerAnswered { node, key, answer: Ok(_), .. } => {
                 self.count(moment, self.lives.of(*node), *key).due += 1;
             }
@@ -138,7 +138,7 @@ mod tests {
     use crate::checkers::tests::{History, SECOND};
     use crate::span::Span;
 
-    /// A run of which twenty seconds are judged.
+    /// A history of which twenty seconds are judged.
     fn calm() -> (History, Thrift) {
         let history = History::new("10/1s fixed");
         let mut setting = history.setting();

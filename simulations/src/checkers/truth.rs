@@ -1,5 +1,5 @@
-//! **truth**: what a decision says is so. Its numbers fit together; a window's end is the same for
-//! everybody; and a denial has evidence: the store had shown too little left in that window.
+//! **truth**: what a decision says is true. Its numbers fit together; a window's end is the same on all nodes; and a
+//! denial has evidence, as the store had shown too little left in that window.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -64,53 +64,54 @@ pub(super) static SHEET: Sheet = Sheet {
     mutant: Some("denial-outlives-window"),
 };
 
-/// Windows from the first request that are remembered.
+/// How many windows from the first request are remembered.
 const WINDOWS: usize = 16;
 
-/// So long something that is set aside of a bucket may be remembered by who denies.
+/// How long a denying node may remember tokens that were set aside of a bucket.
 const ASIDE: u64 = 5_000_000;
 
 /// What the store has shown of a key.
 #[derive(Debug, Default)]
 struct Key {
     limits: Vec<Shown>,
-    /// How far the owner's clock is from true time, and until when, in true time, it is in doubt as it was another.
+    /// How far the owner's clock is from true time; and until when, in true time, windows are in doubt because another
+    /// clock took over.
     skew: Option<u64>,
     moved: u64,
-    /// Until when, in true time, buckets are.
+    /// The same for buckets.
     leapt: u64,
-    /// The nodes that the store was asked by.
+    /// The nodes that have called the store about it.
     asked: BTreeSet<u32>,
-    /// By its clock, until when a cost that was taken back may count in a sliding window.
+    /// Until when, by its clock, a refund may count in a sliding window.
     taken_back: u64,
-    /// When a share last admitted of it.
+    /// When a share last admitted a check of it.
     shared: Option<u64>,
 }
 
 /// What the store has shown of one limit.
 #[derive(Debug, Default)]
 struct Shown {
-    /// The end of an aligned window, the most that was used at any time in it, in the one before, and ahead of the
-    /// next.
+    /// The end of an aligned window, the most that was used at any time in it and in the one before, and the most that
+    /// was lent ahead of the next.
     window: u64,
     most: u64,
     before: u64,
     ahead: u64,
     /// Windows from the first request: their ends, and the most that was used.
     opened: VecDeque<(u64, u64)>,
-    /// A bucket's latest theoretical arrival time, and what was set aside, lately, and when.
+    /// A bucket's latest TAT; and the tokens that were lately set aside, and when.
     tat: u64,
     aside: VecDeque<(u64, u64)>,
 }
 
 impl Key {
-    /// Whether a share has admitted of it lately.
+    /// Whether a share has admitted a check of it lately.
     fn is_shared(&self, rule: &Rule, at: u64) -> bool {
         let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
         self.shared.is_some_and(|shared| at < shared + 2 * longest)
     }
 
-    /// A slot that moves to a master with another clock is in another window at once.
+    /// Notices another clock: a slot that moves to such a master is in another window at once.
     fn follow(&mut self, moment: Moment, now: u64, rule: &Rule) {
         let skew = now.wrapping_sub(moment.store.0);
         let known = self.skew.replace(skew).unwrap_or(skew);
@@ -120,7 +121,7 @@ impl Key {
             self.moved = moment.at + 2 * longest;
             let again = if behind < ahead { behind } else { 0 };
             self.leapt = self.leapt.max(moment.at + again + 2 * longest + ASIDE);
-            // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
+            // The new clock may be behind; the former clock's windows are no evidence about its windows.
             self.limits.clear();
         }
     }
@@ -128,7 +129,7 @@ impl Key {
 
 impl Shown {
     fn show(&mut self, limit: &Limit, counter: &Counter, back: u64, now: u64) {
-        // A return shows less than there was.
+        // After a return or refund the counter shows less than there was before.
         let used = (counter.used + back).min(limit.capacity());
         match limit.algorithm {
             Algorithm::Fixed | Algorithm::Sliding => {
@@ -141,8 +142,8 @@ impl Shown {
                 }
                 self.most = self.most.max(used);
                 if limit.algorithm == Algorithm::Sliding {
-                    // More than the limit, where shares admitted beyond it or tokens are set aside in a window in which as
-                    // many were lent: all of it counts.
+                    // `prev` may be more than the limit, if shares admitted beyond it or tokens are set aside in a
+                    // window of which as many were lent. All of it counts.
                     self.before = self.before.max((counter.prev + back).min(limit.count)).max(counter.prev);
                 } else {
                     self.ahead = self.ahead.max(counter.prev);
@@ -165,12 +166,12 @@ impl Shown {
         }
     }
 
-    /// How far the nearest end of a window that somebody opened is from then.
+    /// How far `now` is from the nearest end of a window from the first request.
     fn nearest(&self, now: u64) -> u64 {
         self.opened.iter().map(|(at, _)| at.abs_diff(now)).min().unwrap_or(u64::MAX)
     }
 
-    /// The most that was known to be gone of it then, by somebody who knows the time to `doubt`.
+    /// The most tokens that a node may have known to be used at `now`, if it knows the time to within `doubt`.
     fn known(&self, limit: &Limit, now: u64, doubt: u64) -> u64 {
         let end = (now / limit.period.0 + 1) * limit.period.0;
         let next = self.window + limit.period.0 == end;
@@ -182,7 +183,7 @@ impl Shown {
                 let (used, before) = match () {
                     () if self.window == end => (self.most, self.before),
                     () if next => (0, self.most),
-                    // How much was used in the one before that is not remembered: all.
+                    // How much was used before that is not remembered, so all is assumed.
                     () if self.window == end + limit.period.0 => (self.before, limit.count),
                     () => (0, 0),
                 };
@@ -197,7 +198,7 @@ impl Shown {
             Algorithm::Gcra => {
                 let charged = u128::from((self.tat + doubt).saturating_sub(now)) * u128::from(limit.count);
                 let charged = u64::try_from(charged.div_ceil(u128::from(limit.period.0))).unwrap_or(u64::MAX);
-                // One for the rounding of what was spent in parts.
+                // One token for the rounding of tokens that were spent in parts.
                 charged
                     .saturating_add(1)
                     .saturating_add(self.aside.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0))
@@ -211,13 +212,13 @@ impl Shown {
 #[derive(Debug)]
 pub(super) struct Truth {
     keys: Numbered<Key>,
-    /// How long after a boundary a node may not know of it.
+    /// How long after a boundary a node may still be unaware of it.
     doubt: u64,
-    /// When an answer is due.
+    /// The timeout by which an answer is due.
     timeout: u64,
-    /// By policy, when its limits change: whoever waits meanwhile may be answered under the old ones.
+    /// By policy: when its limits change. Checks that wait meanwhile may be answered under the old ones.
     pushes: Vec<Pushes>,
-    /// By node and key: its last ask of a peer, and when that was; and until when what it was lent lasts.
+    /// By node and key: its last ask of a peer, and when that was sent; and until when the loan for it lasts.
     asked: Map<(u32, u32), (u64, u64)>,
     loans: Map<(u32, u32), u64>,
     found: Found,
@@ -247,7 +248,7 @@ impl Truth {
             self.found.add("truth", moment, || format!("{request:?}: numbers that do not fit: {decision:?}"));
         }
         if denied && decision.reason == Reason::Rate && decision.remaining >= request.cost.max(1) {
-            // The tightest limit fills the numbers, and it has to be the one that denied.
+            // The numbers are those of the tightest limit, which has to be the one that denied.
             let wait = decision.retry_after.map_or(0, |wait| wait.0);
             if wait == 0 {
                 self.found.add("truth", moment, || format!("{request:?}: denied with enough left: {decision:?}"));
@@ -255,7 +256,7 @@ impl Truth {
         }
     }
 
-    /// Ends and evidence.
+    /// Judges the end of the window and the evidence of a denial.
     fn window(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, now: u64) {
         let doubt = self.doubt;
         let lasts = self.loans.get(&(request.node, request.key));
@@ -280,7 +281,7 @@ impl Truth {
                 let is_ending = is_lent && ENDING.when(end - now <= doubt);
                 told == end || told == end + limit.period.0 && is_ending
             }
-            // It is whole again when all of this window has been forgotten, or of the one before.
+            // A sliding window is whole again when this window or the previous one no longer weighs.
             Algorithm::Sliding => {
                 let is_late = is_denied && moment.at > request.asked + self.timeout;
                 let is_empty = TAKEN_BACK.when(now < key.taken_back) || LATE.when(is_late);
@@ -323,7 +324,7 @@ impl Truth {
                 let end = (due / limit.period.0 + 1) * limit.period.0;
                 shown.window > end + limit.period.0
             };
-            // Near a boundary it went by the window before.
+            // Near a boundary the node may have used the previous window.
             [due, due - doubt].iter().any(|at| is_spent(&known_at(*at)))
                 || rule.limits.iter().zip(&key.limits).any(is_over)
         };
@@ -406,7 +407,7 @@ mod tests {
     #[test]
     fn a_denial_is_believed_when_the_store_had_too_little_and_no_sooner() {
         for limit in ["10/1s fixed", "10/1s fixed from-first", "10/1s sliding", "10/1s"] {
-            // What is charged of the bucket leaks.
+            // Charges of the bucket leak.
             for (lent, seen) in [(10, 0), (if limit == "10/1s" { 2 } else { 9 }, 1)] {
                 let mut history = History::new(limit);
                 let mut checker = Truth::new(&history.setting());
@@ -425,8 +426,8 @@ mod tests {
         }
     }
 
-    /// A slot moves to a master whose clock is so far ahead, two seconds after all was denied that a limit did not hold. Of a bucket
-    /// nothing is evidence for seven seconds, of a window what that clock's master has shown.
+    /// A slot moves to a master whose clock is ahead, two seconds after a limit was used up. For a bucket nothing is
+    /// evidence for seven seconds; for a window only the new master's answers are.
     #[test]
     fn a_bucket_is_not_judged_by_another_clock_until_that_is_over() {
         for (limit, ahead, answered, seen) in [
@@ -452,7 +453,7 @@ mod tests {
 
     #[test]
     fn what_the_window_before_had_beyond_the_limit_counts_in_a_sliding_one() {
-        // Of 18 nine and more weigh until half of the window is over.
+        // Of 18 at least nine weigh until half of the window is over.
         for (at, seen) in [(2 * SECOND / 5, 0), (3 * SECOND / 4, 1)] {
             let mut history = History::new("10/1s sliding");
             let mut checker = Truth::new(&history.setting());
@@ -490,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_change_of_limits_excuses_no_denial_before_it_or_long_after() {
-        // It takes a second, and until another one all know of it.
+        // The change takes a second, and after another one all know of it.
         for (at, seen) in [(2 * SECOND - 1, 1), (2 * SECOND, 0), (8 * SECOND - 1, 0), (8 * SECOND, 1)] {
             let mut history = History::new("10/1s");
             let mut setting = history.setting();
@@ -519,10 +520,10 @@ mod tests {
         }
     }
 
-    /// A node that was stopped while somebody waited denies by what the store had said before.
+    /// A node that was frozen while a check waited denies by earlier answers of the store.
     #[test]
     fn a_denial_that_is_late_may_go_by_what_was_known_when_it_was_due() {
-        // Of a sliding window half of what was used in the one before is free again half a second later.
+        // Half of what was used in the previous window of a sliding limit is free again half a second later.
         for (due, seen) in [(150_000, 0), (750_000, 1)] {
             let mut history = History::new("10/1s sliding");
             let setting = history.setting();
@@ -556,7 +557,7 @@ mod tests {
         }
     }
 
-    /// A node that was stopped while somebody waited denies by what was used then, of which nothing counts any more.
+    /// A node that was frozen while a check waited denies by usage of which nothing counts any more.
     #[test]
     fn a_denial_that_is_late_may_be_of_a_sliding_window_that_is_whole() {
         for (late, ok, seen) in [(1, false, 0), (0, false, 1), (1, true, 1)] {

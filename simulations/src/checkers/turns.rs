@@ -1,9 +1,9 @@
-//! **turns**: of more keys than one round of gossip has room for each has its turn. A node tells of no key twice while
-//! another one waits whose last window is over and has not been told.
+//! **turns**: if there are more keys than one round of gossip has room for, each has its turn. A node reports no key
+//! twice while another key waits whose last window is over and was not reported.
 //!
-//! What a node tells of a window that is over is told three times, and each time its key has waited for all others that have
-//! something to tell. Several shards of a node have turns of their own. Of several limits a key's turn is that of all of them, and it
-//! waits for as long as the window of one has to be told.
+//! A window that is over is reported three times, each time after all other keys with something to report. The shards
+//! of a node have turns of their own. Under several limits a key's turn is that of all of them, and it waits as long as
+//! the window of any has to be reported.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ pub(super) static SHEET: Sheet = Sheet {
 /// See `EDGE`.
 const LAST: u64 = 20_000;
 
-/// A window is surely over by a node's clock, too, so long after its end.
+/// How long after its end a window is over by a node's clock, too.
 const OVER: u64 = 1_000;
 
 /// See `SPARSE`: parts of a limit.
@@ -115,31 +115,31 @@ const TURNS: u8 = 3;
 const PERIODS: u64 = 4;
 const QUIET: u64 = 1_900_000;
 
-/// What a node has admitted of the window that is open.
+/// What a node has admitted in the open window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     ends: u64,
-    /// How peers name it.
+    /// The time by which reports name it.
     named: u64,
     period: u64,
     least: u64,
     admitted: u64,
-    /// The store has lent of it when a tenth was used; and after that a round came when some of it was admitted.
+    /// Whether the store has lent tokens of it when a tenth was used; and whether some were admitted by a later round.
     is_news: bool,
     is_talked_of: bool,
-    /// So often all of it was told that was admitted by then.
+    /// How often all admissions so far were reported.
     told: u8,
-    /// What was told last, and how often in a row.
+    /// The last reported number, and how often it was reported in a row.
     same: (u64, u8),
 }
 
-/// A key that waits.
+/// A key that waits for its turn.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     /// Its window, and the first round in which it was over.
     ends: u64,
     since: u64,
-    /// It is not judged any more, by its owner's clock.
+    /// When it is no longer judged, by its owner's clock.
     until: u64,
 }
 
@@ -147,14 +147,14 @@ struct Due {
 #[derive(Clone, Debug, Default)]
 struct Teller {
     rounds: u64,
-    /// By key and a limit's place in its policy.
+    /// By key and position of a limit in its policy.
     open: BTreeMap<(u32, usize), Open>,
     due: BTreeMap<(u32, usize), Due>,
-    /// In which round each key was told last.
+    /// The round in which each key was last reported.
     told: Map<u32, u64>,
-    /// When each was last asked for.
+    /// When each key was last asked for.
     asked: Map<u32, u64>,
-    /// Until when each is told out of turn: see `LOST`.
+    /// Until when each key is reported out of turn: see `LOST`.
     lost: Map<u32, u64>,
     /// See `CROWDED`.
     is_crowded: bool,
@@ -170,26 +170,27 @@ pub(super) struct Turns {
     tellers: Numbered<Teller>,
     /// By digest.
     keys: Map<u128, u32>,
-    /// By key: its shard, how far its owner's clock is ahead of true time, and until when windows are not judged.
+    /// By key: what decides its shard, how far its owner's clock is ahead of true time, and until when windows are not
+    /// judged.
     shard: Numbered<u128>,
     skews: Numbered<u64>,
     spoiled: Numbered<u64>,
-    /// By key, the longest of its windows.
+    /// By key: the longest of its windows.
     longest: Numbered<u64>,
-    /// The latest time by which each key was counted.
+    /// By key: the latest time by which it was counted.
     latest: Numbered<u64>,
     trips: Trips,
     clocks: Clocks,
     found: Found,
 }
 
-/// The limits whose windows begin with the clock's, by their places.
+/// The limits with aligned windows, with their positions.
 fn aligned(rule: &Rule) -> impl Iterator<Item = (usize, &Limit)> {
     let is_aligned = |limit: &Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
     rule.limits.iter().enumerate().filter(move |(_, limit)| is_aligned(limit))
 }
 
-/// When the window ends that peers name by that time.
+/// The end of the window that reports name by `named`.
 fn end(limit: &Limit, named: u64) -> u64 {
     named + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 }
 }
@@ -200,14 +201,14 @@ impl Open {
         Self { ends, named, period: limit.period.0, least: limit.count / ADMITTED_PART, ..Self::default() }
     }
 
-    /// It has to be told when it is over.
+    /// Whether it has to be reported when it is over.
     fn counts(&self) -> bool {
         !SPARSE.when(self.admitted <= self.least || !self.is_news && !self.is_talked_of)
             && !TOLD.when(self.told >= TURNS)
             && !TOLD_THE_SAME.when(self.slides() && self.same.1 >= TURNS)
     }
 
-    /// Peers name a window that slides by its beginning.
+    /// Whether it is a sliding window, which reports name by its beginning.
     fn slides(&self) -> bool {
         self.named != self.ends
     }
@@ -226,7 +227,7 @@ impl Open {
 }
 
 impl Teller {
-    /// The open window of a key's limit, which may have begun just now.
+    /// The open window of a key's limit, after closing an earlier one.
     fn window(&mut self, key: (u32, usize), limit: &Limit, ends: u64) -> Option<&mut Open> {
         let open = self.open.entry(key).or_insert_with(|| Open::of(limit, ends));
         if open.ends < ends {
@@ -239,7 +240,7 @@ impl Teller {
         (open.ends == ends).then_some(open)
     }
 
-    /// Windows that are over wait to be told.
+    /// Moves windows that are over to those that wait to be reported.
     fn turn(&mut self, now: impl Fn(u32) -> u64) {
         let (rounds, due) = (self.rounds, &mut self.due);
         self.open.retain(|key, open| {
@@ -250,7 +251,7 @@ impl Teller {
                 }
                 return false;
             }
-            // A key of which nothing was admitted yet when its turn came has none until it is lent something again.
+            // A key without admissions when its turn came has no other turn until it is lent something again.
             open.is_talked_of |= open.is_news && open.admitted > 0;
             open.is_news &= open.admitted > 0;
             true
@@ -290,7 +291,8 @@ impl Turns {
         }
     }
 
-    /// A node was asked for a key, whatever its limits are: of those that are not judged, too, it tells in turns.
+    /// A node was asked for a key. This is noted for all limits, because keys whose limits are not judged have turns,
+    /// too.
     fn asked(&mut self, moment: Moment, request: &Request) {
         let teller = self.tellers.of(request.node);
         let asked = teller.asked.insert(request.key, moment.at);
@@ -299,7 +301,7 @@ impl Turns {
         }
     }
 
-    /// A node has admitted a check.
+    /// Counts an admitted check.
     fn admitted(&mut self, request: &Request, rule: &Rule, source: Source, store: u64) {
         *self.longest.of(request.key) = aligned(rule).map(|(_, limit)| limit.period.0).max().unwrap_or(0);
         for (place, limit) in aligned(rule) {
@@ -315,7 +317,7 @@ impl Turns {
         }
     }
 
-    /// A node was lent some of a window.
+    /// Counts a grant.
     fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = &call.op else { return };
         if ASIDE.when(call.sets_aside()) {
@@ -324,7 +326,7 @@ impl Turns {
         if grant.granted == 0 || order.window.is_next() {
             return;
         }
-        // The latest that the store's clock can show, as far as the node knows when it hears of it.
+        // The latest time that the store's clock may show when the node hears of the grant.
         let heard = grant.now.0 + self.trips.latest() + OVER;
         let ends = |place: usize, limit: &Limit| end(limit, grant.counters[place].at.0);
         let is_open = |(place, limit): &(usize, &Limit)| !HEARD_LATE.when(heard >= ends(*place, limit));
@@ -342,7 +344,7 @@ impl Turns {
         }
     }
 
-    /// A round of gossip is over.
+    /// Judges a round of gossip.
     fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
         let Self { tellers, keys, shard, skews, shards, spoiled, longest, .. } = self;
         let teller = tellers.of(node);
@@ -362,15 +364,15 @@ impl Turns {
             teller.told.clear();
             return;
         }
-        // By shard: the latest round before this one in which a key was told that is told again.
+        // By shard: the latest earlier round in which a key was reported that is reported again, and that key.
         let mut again: BTreeMap<u128, (u64, u32)> = BTreeMap::new();
-        // By key, whether it goes before all others.
+        // By reported key: whether it goes before all others because of a loss.
         let mut told: BTreeMap<u32, bool> = BTreeMap::new();
         let is_lost = |digest| usage.iter().any(|entry| entry.digest == digest && entry.epoch != 0);
         for entry in usage {
             if let Some(key) = keys.get(&entry.digest.0) {
-                // The node may hear of a loss of which nothing else is known: the store had dropped the key, and it goes by another
-                // time. What it tells of the key then is of windows that are open, or were.
+                // The node may report a loss that was not seen here, because the store had dropped the key. Its report
+                // then is of windows that are open, or were.
                 let open = 2 * longest.get(*key).copied().unwrap_or(0);
                 let lost_at = spoiled.get(*key).copied().filter(|at| *at > 0);
                 let told_at = Some(now(*key).max(entry.window.0)).filter(|_| is_lost(entry.digest));
@@ -409,12 +411,12 @@ impl Turns {
         }
     }
 
-    /// Whether the window was open when the store lost the key or another clock came to count it, or is the next.
+    /// Whether the window, or the one before it, was open when the store lost the key or another clock took over.
     fn is_spoiled(&self, key: u32, limit: &Limit, ends: u64) -> bool {
         FORGOTTEN.when(self.spoiled.get(key).is_some_and(|until| ends < until + 2 * limit.period.0))
     }
 
-    /// Another clock may count a key from now on.
+    /// Notices when another clock counts a key.
     fn follow(&mut self, moment: Moment, seen: &Seen<'_>) {
         let (key, now) = match seen {
             Seen::Executed { key, grant, stale: false, .. } => (*key, grant.now.0),
@@ -457,7 +459,8 @@ impl Observer for Turns {
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
-                // A check that costs more than the limit is denied whatever is used, so the node does not remember the key for it.
+                // A check that costs more than the limit is denied without looking at the key, so the node does not
+                // remember the key for it.
                 if request.kind == Kind::Check && decision.reason != Reason::Cost {
                     self.asked(moment, request);
                 }
@@ -471,7 +474,7 @@ impl Observer for Turns {
             }
             Seen::Called { key, call, .. } => {
                 self.keys.insert(call.digest.0, *key);
-                // As the nodes do.
+                // Nodes choose the shard in this way.
                 *self.shard.of(*key) = call.digest.0 >> 64;
             }
             Seen::Settled { node, key, call, grant: Some(grant), .. } => self.lent(*node, *key, call, grant),
@@ -512,7 +515,7 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000;
 
-    /// A node that was lent four and has admitted so much of them, when the window is over.
+    /// A node that was lent four tokens and has admitted `cost` of them when the window is over.
     fn admitted(cost: u64) -> (History, Turns) {
         let mut history = History::new("10/1s fixed");
         let mut checker = Turns::new(&history.setting());
@@ -524,7 +527,7 @@ mod tests {
         (history, checker)
     }
 
-    /// A round in which these are told, of the window that was over after a second.
+    /// A round in which these keys are reported, for the window that was over after a second.
     fn round(history: &mut History, checker: &mut Turns, at: u64, digests: &[u128], lies: bool) {
         let (window, count) = (Timestamp(START + SECOND), Count { admitted: 3, refunded: 0 });
         let told = |digest: &u128| Usage { digest: Digest(*digest), limit: 0, window, count, epoch: 0 };
@@ -534,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_told_twice_while_another_one_waits_is_seen() {
-        // What the second round tells of, and whether that is seen.
+        // The keys of the second round, and the number of violations.
         for (second, seen) in [(&[2][..], 1), (&[1], 0), (&[1, 2], 0), (&[], 0)] {
             let (mut history, mut checker) = admitted(3);
             round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
@@ -544,7 +547,7 @@ mod tests {
         }
     }
 
-    /// A loss is told in two rounds, or in the second of them, or the first, and of the same window two more tell then.
+    /// A loss is reported in two rounds, or only in one of them; two more rounds report the same window.
     #[test]
     fn a_key_that_the_store_has_lost_is_told_out_of_turn() {
         for (epochs, seen) in
@@ -561,7 +564,7 @@ mod tests {
         }
     }
 
-    /// Of two limits the one of the second is over and waits, and that of the day is open.
+    /// Of two limits the window of the second is over and waits, and that of the day is open.
     #[test]
     fn a_sliding_window_and_each_of_several_limits_have_their_turns() {
         for (limits, seen) in [
@@ -597,8 +600,8 @@ mod tests {
         assert!(checker.violations().is_empty(), "the one before was told before the window was over");
     }
 
-    /// By what the node knows of the store's clock the window was over before its end: three rounds tell all of it, or two, or it admits
-    /// one more after them.
+    /// By the node's knowledge of the store's clock the window was over before its end. Three rounds report all of it,
+    /// or two do, or one more token is admitted after them.
     #[test]
     fn what_was_told_three_times_before_its_window_was_over_has_had_its_turns() {
         for (rounds, more, seen) in [(3, 0, 0), (2, 0, 1), (3, 1, 1)] {
@@ -614,8 +617,8 @@ mod tests {
         }
     }
 
-    /// What is told of it is two tokens, and then one more is spent. Of a window that does not slide a node that takes it for over
-    /// could not spend that.
+    /// Two tokens are reported, and then one more is spent. A node that takes a fixed window for over could not spend
+    /// that.
     #[test]
     fn what_is_spent_of_a_sliding_window_that_was_taken_for_over_need_not_be_told() {
         for (limit, rounds, seen) in [("10/1s sliding", 3, 0), ("10/1s sliding", 2, 1), ("10/1s fixed", 3, 1)] {
@@ -661,7 +664,8 @@ mod tests {
         assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "the store has lost it");
     }
 
-    /// The one that is told twice is asked for under a bucket, of which nothing is judged, and was forgotten meanwhile, or was not.
+    /// The key that is reported twice is asked for under a bucket, which is not judged, and was dropped meanwhile or
+    /// not.
     #[test]
     fn a_key_that_was_forgotten_and_comes_back_has_another_place_whatever_its_limits_are() {
         for (quiet, seen) in [(QUIET + 1, 0), (QUIET, 1)] {
@@ -669,7 +673,7 @@ mod tests {
             let mut bucket = History::new("10/1s burst 20");
             let first = SECOND + 1_000;
             for at in [first, first + quiet] {
-                // Of key 0 the node is asked meanwhile.
+                // The node is asked for key 0 meanwhile.
                 history.check(&mut checker, at - SECOND / 2, 1, Source::Lease, false);
                 let request = Request { key: 1, ..bucket.ask(&mut checker, at) };
                 bucket.answer(&mut checker, at, &request, Source::Lease, true);
@@ -680,7 +684,7 @@ mod tests {
         }
     }
 
-    /// Which node it is counts, and that the same one does not begin anew.
+    /// Another node's keys do not count, nor do those of before a restart.
     #[test]
     fn a_node_is_judged_until_it_is_asked_for_more_keys_than_it_has_room_for() {
         for (crowded, seen) in [(&[1][..], 1), (&[0], 0), (&[], 1)] {
@@ -692,7 +696,8 @@ mod tests {
         }
     }
 
-    /// The call was under way for half a second, and the node hears of it when the window is over, or before that.
+    /// The call was under way for half a second, and the node hears the answer after the end of the window, or before
+    /// it.
     #[test]
     fn what_is_lent_of_a_window_that_is_over_is_no_news() {
         for (left, seen) in [(SECOND / 2, 0), (SECOND / 4, 1)] {
@@ -711,7 +716,8 @@ mod tests {
         }
     }
 
-    /// Of the window of a second much was used, and of the longer one little. When the node hears of it that second may be over, or not.
+    /// Much of the second's window was used, and little of the longer one. When the node hears of it the second is
+    /// over, or not.
     #[test]
     fn what_was_used_of_a_window_that_is_over_is_no_reason_to_tell_of_another_limit() {
         for (at, seen) in [(SECOND - OVER, 0), (SECOND - OVER - 1, 1)] {
@@ -730,8 +736,8 @@ mod tests {
         }
     }
 
-    /// The key was counted by a clock that is two seconds ahead, and by the one before again: only windows that end two periods
-    /// after what that showed are judged.
+    /// The key was counted by a clock that is two seconds ahead, and then by the former one again. Only windows are
+    /// judged that end two periods after the time that the other clock showed.
     #[test]
     fn windows_are_judged_again_when_another_clock_has_caught_up() {
         for (at, seen) in [(3, 0), (4, 1)] {

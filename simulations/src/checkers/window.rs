@@ -1,5 +1,5 @@
 //! Counts what was admitted under one limit, independently of the product: plain windows, sliding pairs, and a bucket
-//! that leaks. All in integers that are wide enough.
+//! that leaks. All arithmetic is in integers that are wide enough.
 
 use rationd::core::limit::{Algorithm, Limit};
 
@@ -8,44 +8,43 @@ use rationd::core::limit::{Algorithm, Limit};
 pub(super) struct Count {
     /// The window's number, or for `from-first` its end.
     pub(super) window: u64,
-    /// Admitted in it, and in the one before.
+    /// Tokens admitted in it, and in the one before.
     pub(super) used: u64,
     pub(super) before: u64,
-    /// What may be admitted beyond the limit in it, and in the one before.
+    /// Tokens that may be admitted beyond the limit in it, and in the one before.
     pub(super) slack: u64,
     slack_before: u64,
-    /// Of `from-first`: when the window was opened; and of the one before, what was admitted in it and may be beyond the limit, and
-    /// when it ended.
+    /// For `from-first`: when the window was opened; and of the one before: admissions, slack, and its end.
     opened: u64,
     earlier: (u64, u64),
     earlier_ends: u64,
-    /// Of `from-first`: the store has forgotten the window at hand; and a node has told it of an earlier one, which is open again, while
-    /// others may tell it of that one yet. It ends then, and so much was admitted and may be beyond the limit.
+    /// For `from-first`: whether the store has lost the present window. `later` is the end, the admissions and the
+    /// slack of a window that was lost while a node restored an earlier one, and that another node may still restore.
     is_forgotten: bool,
     later: (u64, u64, u64),
-    /// Lent of the next window, and how much of that the store has lost since.
+    /// Tokens lent of the next window, and how many of them the store has lost count of.
     ahead: u64,
     lost: u64,
-    /// Lent by who is no owner any more: such a window from the first request may reach into the owner's, until
-    /// then.
+    /// Tokens that a former owner has lent: its window from the first request may overlap the owner's until
+    /// `beyond_until`.
     beyond: u64,
     beyond_until: u64,
-    /// gcra: tokens times the period that have not leaked yet, and when that was.
+    /// gcra: tokens times the period that have not leaked at the time `at`.
     level: i128,
     at: u64,
     /// gcra: tokens that the store charged long before their answer came, and until when they may be spent.
     late: u64,
     late_until: u64,
-    /// gcra: tokens that were set aside by a store that has forgotten them, until when they may be spent, and what was
-    /// admitted since: those may be among it.
+    /// gcra: tokens that were set aside by a store that has lost that; until when they may be spent; and admissions
+    /// since then, which may be of them.
     aside: u64,
     aside_until: u64,
     admitted_since: u64,
 }
 
 impl Count {
-    /// A bucket goes on under another limit of the same period: what is in it leaks away when it would have, but for so many tokens
-    /// that have yet to be charged.
+    /// A bucket goes on under another limit of the same period. Its tokens leak as they would have under the old limit,
+    /// except for `uncharged` ones, which have yet to be charged.
     pub(super) fn change_rate(&mut self, old: &Limit, new: &Limit, uncharged: u64) {
         if old.algorithm == Algorithm::Gcra && old.count > 0 && self.level > 0 {
             let uncharged = (i128::from(uncharged) * i128::from(old.period.0)).min(self.level);
@@ -54,7 +53,8 @@ impl Count {
         }
     }
 
-    /// Counts anew by a clock that says `now` where the one of before said `before`. What that had charged long ago may be spent yet.
+    /// Counts anew by a clock that shows `now` when the former one shows `before`. Tokens that were charged long ago
+    /// may still be spent.
     pub(super) fn after_a_leap(&self, before: u64, now: u64) -> Self {
         let left = self.late_until.saturating_sub(before);
         if left == 0 { Self::default() } else { Self { late: self.late, late_until: now + left, ..Self::default() } }
@@ -69,7 +69,7 @@ impl Count {
                     self.end_aside(limit);
                 }
                 self.leak(limit, now);
-                // Where the bucket has been full since, it does not matter any more when they were charged.
+                // If the bucket has been full since, it does not matter any more when they were charged.
                 if self.level <= 0 && now >= self.late_until {
                     self.late = 0;
                 }
@@ -84,34 +84,34 @@ impl Count {
                     (self.ahead, self.lost) = (0, 0);
                 }
             }
-            // The store says when one opens.
+            // Executions show when one opens.
             Algorithm::FixedFromFirst | Algorithm::Concurrent => {}
         }
     }
 
     fn leak(&mut self, limit: &Limit, now: u64) {
         let leaked = i128::from(now.saturating_sub(self.at)) * i128::from(limit.count);
-        // What was forgiven is below zero, and is forgotten as a bucket fills.
+        // Forgiven tokens make the level negative; they are used up as a bucket fills.
         self.level = if self.level > 0 { (self.level - leaked).max(0) } else { (self.level + leaked).min(0) };
         self.at = self.at.max(now);
     }
 
-    /// Nobody spends any more what a store has forgotten to have set aside. What was spent of it by then, while the bucket
-    /// had room for it, is in the level still, and the store knows nothing of it: it lends as much again.
+    /// Tokens set aside by a store that has lost that can no longer be spent. Those that were spent while the bucket
+    /// had room for them are still in the level, but the store does not know of them and lends as many again.
     fn end_aside(&mut self, limit: &Limit) {
         let spent = i128::from(self.aside.min(self.admitted_since)) * i128::from(limit.period.0);
         self.level -= spent.min(self.level.max(0));
         (self.aside, self.admitted_since) = (0, 0);
     }
 
-    /// The store opened a window `from-first` that ends then. One that was still open has been reset
-    /// or lost: what was forgiven for that may be admitted now.
+    /// The store opened a window `from-first` that ends at `end`. If one was still open, it has been reset or lost, and
+    /// the tokens forgiven for that may be admitted in the new one.
     pub(super) fn open(&mut self, end: u64, now: u64) {
         let (later_ends, used, slack) = self.later;
         if end == later_ends && now < end {
             (self.window, self.used, self.slack, self.later) = (end, used, slack, (0, 0, 0));
         } else if self.is_forgotten && now < end && end == self.earlier_ends && end < self.window {
-            // What was lent of the later one and lost may be spent meanwhile.
+            // Tokens of the later window that were lent and lost may be spent meanwhile.
             let lost = self.slack.saturating_sub(self.earlier.1);
             self.later = (self.window, self.used, self.slack);
             (self.window, self.used, self.slack) = (end, self.earlier.0, self.earlier.1 + lost);
@@ -124,28 +124,29 @@ impl Count {
         }
     }
 
-    /// Whether that is before the window at hand was opened. A server that is busy executes later than a call arrives, and
-    /// what it will say then is seen when the call arrives: until then checks are admitted in the window before, unless that has
-    /// ended. In one that has ended nothing is admitted: then it is a clock that is a little behind the one that opened the window, as
-    /// when the key has gone to another master meanwhile.
+    /// Whether `now` is before the present window was opened. A busy server executes a call later than it arrives, but
+    /// the execution is seen at the arrival: until it takes place, checks are admitted in the previous window, unless
+    /// that has ended. If it has, `now` is by a clock that is a little behind the one that opened the window, as after
+    /// a move of the key to another master.
     fn is_earlier(&self, limit: &Limit, now: u64) -> bool {
         limit.algorithm == Algorithm::FixedFromFirst && now < self.opened.min(self.earlier_ends)
     }
 
-    /// So many were lent by who is no owner any more, in a window that ends then.
+    /// A former owner has lent tokens in a window that ends at `until`.
     pub(super) fn lend_beyond(&mut self, tokens: u64, until: u64, now: u64) {
         self.beyond = if now < self.beyond_until { self.beyond + tokens } else { tokens };
         self.beyond_until = self.beyond_until.max(until);
     }
 
-    /// A bucket was charged so many long ago: they may be spent, or go back to be lent again, as if by now.
+    /// Tokens were charged to a bucket long ago: until `until` they may be spent, or go back to be lent again, as if
+    /// they were charged now.
     pub(super) fn charged_long_ago(&mut self, tokens: u64, until: u64) {
         self.late += tokens;
         self.late_until = self.late_until.max(until);
     }
 
-    /// Of what was forgiven, because a store has forgotten it, so many had been set aside. As far as they have not been
-    /// admitted yet they do not leak: who holds them spends them by then, once.
+    /// Of the tokens forgiven for a loss, `tokens` had been set aside. As far as they are not admitted yet, they do not
+    /// leak: their holders may spend them once, until `until`.
     pub(super) fn forget_aside(&mut self, limit: &Limit, tokens: u64, until: u64) {
         let period = i128::from(limit.period.0);
         let unspent = u64::try_from(-self.level / period).unwrap_or(0).min(tokens);
@@ -154,7 +155,7 @@ impl Count {
         self.aside_until = self.aside_until.max(until);
     }
 
-    /// What was admitted beyond the limit is of those, as far as there are any left.
+    /// Takes admissions beyond the limit to be of those tokens, as far as any are left.
     pub(super) fn spend_aside(&mut self, limit: &Limit, now: u64, beyond: u64) {
         let tokens = if now < self.aside_until { beyond.min(self.aside) } else { 0 };
         self.aside -= tokens;
@@ -162,7 +163,7 @@ impl Count {
         self.forgive(limit, tokens);
     }
 
-    /// So many were admitted at `now`, of which `beside` do not count.
+    /// Counts tokens admitted at `now`, of which `beside` do not count.
     pub(super) fn admit_at(&mut self, limit: &Limit, now: u64, tokens: u64, beside: u64) {
         if self.is_earlier(limit, now) {
             self.earlier = (self.earlier.0 + tokens, self.earlier.1 + beside);
@@ -180,31 +181,31 @@ impl Count {
         }
     }
 
-    /// So many were lent of the next window.
+    /// Counts tokens lent of the next window.
     pub(super) fn lend_ahead(&mut self, tokens: u64) {
         self.ahead += tokens;
     }
 
-    /// So many of those were lent by who is no owner: the store does not know of them.
+    /// Notes that `tokens` of those were lent by a former owner, so the owner does not know of them.
     pub(super) fn lose_of_ahead(&mut self, tokens: u64) {
         self.ahead = self.ahead.saturating_sub(tokens);
         self.lost += tokens;
     }
 
-    /// The store has forgotten all. What it lent of the next window nobody restores.
+    /// The store has lost everything. Tokens that it lent of the next window are not restored by any node.
     pub(super) fn forget(&mut self) {
         self.is_forgotten = true;
         self.lost += std::mem::take(&mut self.ahead);
     }
 
-    /// So many more may be admitted.
+    /// Allows `tokens` more.
     pub(super) fn forgive(&mut self, limit: &Limit, tokens: u64) {
         self.slack += tokens;
         self.level -= i128::from(tokens) * i128::from(limit.period.0);
     }
 
-    /// By how much it is over the limit; for gcra `trip` is how much earlier than it was seen
-    /// something may have been admitted.
+    /// By how much admissions exceed the limit; for gcra `trip` is how much earlier than they were seen they may have
+    /// been made.
     pub(super) fn excess(&self, limit: &Limit, now: u64, trip: u64) -> u64 {
         if self.is_earlier(limit, now) {
             return self.earlier.0.saturating_sub(limit.count + self.earlier.1);
@@ -257,7 +258,7 @@ mod tests {
         let limit = limit("8/10s fixed from-first");
         for (is_lost, excess) in [(true, 1), (false, 9)] {
             let mut count = Count::default();
-            // Each window is used up, and forgotten. The first one comes back, then the second.
+            // Each window is used up and lost. The first one comes back, then the second.
             for (end, now) in [(10_000_000, 0), (11_000_000, 1_000_000)] {
                 count.open(end, now);
                 count.admit_at(&limit, now, 8, 0);
@@ -371,10 +372,10 @@ mod tests {
             count.forgive(&limit, 2);
             count.forget_aside(&limit, 2, 5_000_000);
             count.roll(&limit, 4_900_000);
-            // The bucket has room for all of it, so that nothing is beyond the limit then.
+            // The bucket has room for all of it, so nothing is beyond the limit.
             count.admit(&limit, spent);
             count.spend_aside(&limit, 4_900_000, count.excess(&limit, 4_900_000, 0));
-            // One leaks until it is over, of what was admitted by then and of the rest.
+            // Until it is over one token leaks, of those admitted by then and of the rest.
             count.roll(&limit, 5_000_000);
             count.admit(&limit, more - spent);
             assert_eq!(count.excess(&limit, 5_000_000, 0), 0, "{spent}");
