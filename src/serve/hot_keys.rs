@@ -1,7 +1,7 @@
 //! The keys of one shard that are checked most, and those that are denied most, of the last ten to twenty seconds.
 //!
-//! Two sketches of each kind take turns, so that what was hot once makes room. Called by `node` for each check, while
-//! the shard is locked; `top` merges what all shards say.
+//! Two sketches of each kind take turns, so that keys that are no longer hot make room. `node` calls it for each check,
+//! while the shard is locked; `top` merges the sketches of all shards.
 
 use super::sketch::{Seen, Sketch};
 use crate::core::time::{Instant, Micros};
@@ -14,7 +14,7 @@ pub const WINDOW: Micros = Micros::from_secs(10);
 pub struct HotKeys {
     current: Window,
     previous: Window,
-    /// When `current` has counted for long enough.
+    /// When `current` is replaced.
     turns_at: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Window {
 /// What the sketches count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Checks, whatever came of them.
+    /// Checks, whatever their outcome.
     Used,
     /// Checks that were denied.
     Denied,
@@ -55,7 +55,7 @@ impl HotKeys {
         }
     }
 
-    /// Windows begin at multiples of their length, so that those of all shards are of one time.
+    /// Windows begin at multiples of their length, so that those of all shards cover the same time.
     #[cold]
     fn turn(&mut self, now: Instant) {
         let begun = Instant(now.0 - now.0 % WINDOW.0);
@@ -68,7 +68,7 @@ impl HotKeys {
         self.turns_at = begun + WINDOW;
     }
 
-    /// Appends what was seen in both windows; a key may come up twice.
+    /// Appends the keys of both windows; a key may come up twice.
     pub fn seen(&mut self, now: Instant, kind: Kind, into: &mut Vec<Seen>) {
         self.at(now, kind);
         for window in [&self.previous, &self.current] {
@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(span(24_000_000, 25_000_000), 1_000_000);
     }
 
-    /// What the issue asks for: of a Zipf distribution with exponent 1.1, as the keys of a service have, the twenty
-    /// that came most often are found, all of them.
+    /// The keys of a service are often distributed by Zipf's law with an exponent near 1.1. Of such keys the twenty
+    /// most frequent are found, all of them.
     #[test]
     fn the_top_twenty_of_a_zipf_distribution_are_found() {
         const SHARDS: usize = 64;
@@ -161,7 +161,7 @@ mod tests {
             let mut shards: Vec<HotKeys> = (0..SHARDS).map(|_| HotKeys::default()).collect();
             let mut counts: HashMap<u128, u64> = HashMap::new();
             let mut state = seed;
-            // Over the turn of a window.
+            // The checks run over the turn of a window.
             for check in 0..400_000_u64 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let drawn = (state >> 11) as f64 / (1_u64 << 53) as f64 * whole;

@@ -1,8 +1,8 @@
-//! What came to this node since it was last asked, for `record.file`: bounded lists that the thread of the file takes.
+//! Arrivals since the last write, for `record.file`: bounded lists that the thread of the file empties.
 //!
-//! Whoever decides about checks collects them in a list of its own, which lies in the cache, and hands it over once for all
-//! of a batch. Lists of the shards, under whose locks checks are decided, would cost each check the time of a cache miss:
-//! there are 64 of them, and a lock is not released before all that was written is in the cache.
+//! Each deciding thread collects arrivals in a list of its own, which stays in the cache, and hands it over once per
+//! batch. A list in each shard, written under the lock under which checks are decided, would cost each check a cache
+//! miss: there are 64 shards, and a lock is not released before all writes are in the cache.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,49 +29,51 @@ pub struct Arrived {
     groups: Groups,
     /// The keys' first bytes, each behind its length; empty where keys are not recorded.
     keys: Vec<u8>,
-    /// Those for which there was no room.
+    /// How many found no room.
     lost: u64,
-    /// The last policy and what stands for it, since most arrivals are of few policies.
+    /// The last policy and its tag, since most arrivals are of few policies.
     last: Option<(Arc<str>, u64)>,
-    /// To which list it is handed over, so that a thread meets the memory of one list, which nobody else writes.
+    /// The list that it is handed over to. It stays the same, so that a thread writes the memory of one list that few
+    /// others write.
     home: Option<usize>,
 }
 
-/// What waits for the thread of the file.
+/// The lists that wait for the thread of the file.
 #[derive(Debug)]
 pub struct Recording {
     lists: [Mutex<Arrived>; LISTS],
-    /// How many have been given a list of their own.
+    /// How many collectors have been given a list.
     homes: AtomicUsize,
     with_keys: bool,
 }
 
 impl Arrived {
-    /// How many there are.
+    /// How many arrivals there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Whether there are none, and none were lost.
+    /// Whether there are no arrivals and none were lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.lost == 0
     }
 
-    /// How many there were no room for.
+    /// How many arrivals found no room.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// All that were handed over, as [`file::Ring::append`] takes them, and their keys' first bytes, each behind its length.
+    /// The groups that were handed over, as [`file::Ring::append`] takes them, and their keys' first bytes, each after
+    /// its length.
     #[must_use]
     pub fn bytes(&self) -> (&[u8], &[u8]) {
         (self.groups.bytes(), &self.keys)
     }
 
-    /// Forgets them, and keeps the room that they took.
+    /// Empties the list, and keeps its memory.
     pub fn clear(&mut self) {
         self.groups.clear();
         self.keys.clear();
@@ -100,7 +102,7 @@ impl Arrived {
 }
 
 impl Recording {
-    /// Nothing yet.
+    /// Empty lists.
     #[must_use]
     pub fn new(with_keys: bool) -> Self {
         Self { lists: std::array::from_fn(|_| Mutex::default()), homes: AtomicUsize::new(0), with_keys }
@@ -125,7 +127,7 @@ impl Recording {
         }
     }
 
-    /// Adds one that differs from the last before it in more than its key and outcome.
+    /// Adds an arrival that differs from the last one in more than its key and outcome.
     #[inline(never)]
     fn add_another<'a>(
         &self,

@@ -1,55 +1,57 @@
-//! Groups as they stand in a page of the file: shorter by what the page has said before.
+//! Groups in the form that pages of the file hold: fields that repeat an earlier group of the page are left out.
 //!
-//! Most checks are of few keys, policies and costs, and follow each other soon. A group has a head of five bytes: how many arrivals it
-//! has less one, and what it [repeats](Repeats); a bit for each arrival whose digest is written out; how long it came after the group
-//! before it. What differs from that one follows: the tag of the policy with the cost, and the outcomes. Then come the digests. Of one
-//! that is written out, the lowest byte names a place, and takes it; an arrival with the digest that has the place is that one byte.
-//! Where all arrivals of a group are of one key, it stands there once. A page begins with nothing in its places, so that each page is
-//! read by itself. Written by the thread of the file alone, for which bytes that are written cost more than to find them, if they are
-//! found: where they are not, it looks for them in one page of sixteen.
+//! Most checks are of few keys, policies and costs, and follow each other soon. A group has a head of five bytes: the
+//! number of its arrivals less one, and what it [repeats](Repeats); a bit for each arrival whose digest is written out;
+//! the time since the group before it. Then come the fields in which it differs from that one: the tag of the policy
+//! with the cost, and the outcomes. Then come the digests. A digest that is written out is remembered at the place that
+//! its lowest byte names; a later arrival with the digest at a place is that one byte. If all arrivals of a group are
+//! of one key, it is written once. A page begins with empty places, so each page can be read by itself. Only the thread
+//! of the file writes this form. For it a written byte costs more than a digest that is looked up, if it is found. If
+//! few are found, it looks only in one page of sixteen.
 
 use super::group::{Common, Group, MOST, TAG_BITS};
 
-/// The bits of the head that say how much shorter a group is.
+/// The bits of the head that say which fields are left out.
 struct Repeats;
 
 impl Repeats {
-    /// It repeats no digest: all are written out, and take no places.
+    /// All digests are written out, and none is remembered.
     const PLAIN: u8 = 1 << 4;
-    /// It has the policy and cost of the one before.
+    /// It has the policy and cost of the group before.
     const KIND: u8 = 1 << 5;
-    /// All its outcomes are the first.
+    /// All its outcomes are alike.
     const OUTCOME: u8 = 1 << 6;
-    /// All are of one key.
+    /// All its arrivals are of one key.
     const KEY: u8 = 1 << 7;
 }
 
-/// The bits of a cost that stands in one word with the tag of its policy.
+/// The bits of a cost that is written in one word with the tag of its policy.
 const COST_BITS: u32 = u64::BITS - TAG_BITS;
-/// In place of a cost that has a word of its own.
+/// Written instead of a cost that has a word of its own.
 const LONG: u64 = (1 << COST_BITS) - 1;
-/// In place of the microseconds since the group before, where they are more than two bytes: the time follows.
+/// Written instead of the microseconds since the group before, if they need more than two bytes: the time follows.
 const LATE: u16 = u16::MAX;
-/// After a page in which three of four digests were new, so many are written without looking for any, which would be in vain.
+/// How many pages are written without looking digests up, after one in which three of four were new, because few would
+/// be found.
 const PLAIN_PAGES: u8 = 15;
 /// Bytes of a digest that is written out.
 const DIGEST: usize = 8;
 /// Most bytes before the digests: the head, the time, the tag and the cost, and the outcomes.
 const BEFORE: usize = 3 + 2 + 4 + 8 + 8 + 4;
-/// Most bytes of a group of so many arrivals.
+/// The most bytes of a group of so many arrivals.
 pub(super) const fn longest(arrivals: usize) -> usize {
     BEFORE + arrivals * DIGEST
 }
 
-/// What a page has said so far.
+/// What is known from the page so far.
 #[derive(Debug)]
 pub(super) struct Said {
     common: Common,
     digests: [u64; 256],
-    /// Of so many digests that were looked for, so many were new.
+    /// How many digests were looked up, and how many of them were new.
     told: u32,
     new: u32,
-    /// So many pages, with this one, are written without looking for digests; only the writer counts them.
+    /// How many pages, with this one, are to be written without looking digests up; only the writer counts them.
     plain: u8,
 }
 
@@ -84,7 +86,7 @@ impl Said {
         Self { common, digests: [0; 256], told: 0, new: 0, plain: 0 }
     }
 
-    /// The page is full: the next has said nothing yet.
+    /// Goes on to an empty page.
     pub(super) fn next_page(&mut self, at: u32) {
         let plain = match self.plain.checked_sub(1) {
             Some(left) => left,
@@ -110,8 +112,9 @@ impl Said {
                 let known = &mut self.digests[(digest & 255) as usize];
                 let is_new = *known != digest;
                 *known = digest;
-                // All of it is stored, and of one that is known the lowest byte stays, which comes first. The place is never beyond
-                // the last: it is cut so that nothing has to be compared.
+                // The whole digest is stored; if it is known, only its lowest byte is kept, which comes first. The
+                // place is always within the buffer; the remainder shows that to the compiler, so that no bound is
+                // checked.
                 let place = end % (MOST * DIGEST);
                 digests[place..place + DIGEST].copy_from_slice(half);
                 end += 1 + usize::from(is_new) * (DIGEST - 1);
@@ -158,7 +161,7 @@ impl Said {
         page.extend_from_slice(of_keys);
     }
 
-    /// Reads the next group of the page; `None` where there is no whole one.
+    /// Reads the next group of the page; `None` if there is no whole one.
     pub(super) fn read(&mut self, page: &mut &[u8]) -> Option<Read> {
         let [head, written @ ..]: [u8; 3] = take(page)?;
         let (count, written) = (usize::from(head) % MOST + 1, u16::from_le_bytes(written));
@@ -198,7 +201,7 @@ impl Said {
     }
 }
 
-/// What stands before the digests, behind room for the head.
+/// The fields before the digests, after room for the head.
 #[derive(Debug)]
 struct Before {
     bytes: [u8; BEFORE],
@@ -306,12 +309,12 @@ mod tests {
         let all = |count: u32, key: fn(u32) -> u64| -> usize {
             written(&(0..count).map(|number| (at(number / 16), key(number), 0)).collect::<Vec<_>>(), 0).len()
         };
-        // The first says all, and each further group of sixteen that it is of the same.
+        // The first group has all fields, and each further group of sixteen only repeats them.
         assert_eq!(all(16 * 101, |_| 9) - all(16, |_| 9), 100 * 6);
         let few =
             all(16 * 101, |number| u64::from(number * 7 % 100)) - all(16 * 7, |number| u64::from(number * 7 % 100));
         assert_eq!(few, 94 * (5 + 16));
-        // Of keys that were not said before, nine bytes and less than one more.
+        // A key that is new in the page takes nine bytes and less than one more.
         assert!(all(16 * 100, |number| u64::from(number) << 20) <= 1_600 * 9, "no more than before");
     }
 

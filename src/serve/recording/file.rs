@@ -1,10 +1,11 @@
 //! The file of recorded arrivals: which checks came when, and what was answered. `rationd plan` reads it.
 //!
 //! A header is followed by a ring of pages of one size. Each page has a number that grows by one, so a writer finds
-//! where to go on, and a checksum, so that a page that was half written does not count. It holds the groups of arrivals that were
-//! made by whoever decided (`group.rs`), without what the page has said before (`compact.rs`): a group has the low half of a moment of the process,
-//! and its page says which time of day that is. The last page is written again as it fills. The groups of a thread are written
-//! together, so a reader puts them in order by their times. A file that was begun with the same settings is continued.
+//! where to go on, and a checksum, so that a page that was half written does not count. It holds groups of arrivals as
+//! the deciding threads made them (`group.rs`), without fields that the page has already (`compact.rs`). A group has
+//! the low half of a moment of the process, and its page says which time of day that is. The last page is written again
+//! as it fills. The groups of a thread are written together, so a reader sorts all by their times. A file that was
+//! begun with the same settings is continued.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -20,7 +21,7 @@ use crate::core::time::{Instant, Micros, Timestamp};
 
 /// The first bytes of a file; the number is the version of the format.
 const MAGIC: &[u8; 16] = b"rationd arrive 5";
-/// The same of the format before, in whose pages groups stand as `group.rs` has them. It is read as well.
+/// The same for the previous format, whose pages hold groups in the form of `group.rs`. It is still read.
 const MAGIC_4: &[u8; 16] = b"rationd arrive 4";
 /// What files of all versions begin with.
 const ANY_MAGIC: &[u8] = MAGIC.split_at(MAGIC.len() - 1).0;
@@ -35,7 +36,7 @@ const PAGE_HEADER: usize = 32;
 const SUM: usize = 24;
 /// Most bytes of a key that are kept.
 pub const KEY: usize = 64;
-/// What a key takes behind its group, with its length.
+/// The bytes of a key after its group, with its length.
 const KEY_AND_LENGTH: usize = KEY + 1;
 
 /// How long a page takes groups. The low bits of a moment tell half an hour before it from half an hour after it.
@@ -43,12 +44,12 @@ const PAGE_AGE: Micros = Micros::from_secs(600);
 /// A clock that was set by more than this gets a new page.
 const CLOCK_STEP: u64 = 100_000;
 
-/// What came, and what became of it.
+/// What was requested, and with which outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A check passed.
     Admitted,
-    /// A check was denied by a limit. Where its policy only shadows, it passed all the same.
+    /// A check was denied by a limit. If the policy only shadows, it passed all the same.
     Denied,
     /// A cost was given back.
     GivenBack,
@@ -72,31 +73,31 @@ pub struct Arrival {
     pub policy: u64,
     /// Tokens.
     pub cost: u64,
-    /// What became of it.
+    /// The outcome.
     pub event: Event,
-    /// The key's first [`KEY`] bytes; empty where keys are not recorded.
+    /// The key's first [`KEY`] bytes; empty if keys are not recorded.
     pub key: Box<[u8]>,
 }
 
-/// What a file has.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrivals {
     /// In the order in which they came.
     pub arrivals: Vec<Arrival>,
-    /// Keys were recorded.
+    /// Whether keys were recorded.
     pub has_keys: bool,
-    /// By which key its digests are made: see [`digest_tag`].
+    /// The key with which its digests were made: see [`digest_tag`].
     pub digests: u64,
 }
 
 /// Why a file cannot be read, or continued.
 #[derive(Debug)]
 pub enum ArrivalsError {
-    /// The operating system says so.
+    /// The operating system reports an error.
     Io(io::Error),
     /// It is no file of arrivals.
     Alien,
-    /// It is one of a format that this version does not know: the number of the format, as it stands there.
+    /// It is of a format that this version does not know: the number of the format, as written in the file.
     Format(u8),
 }
 
@@ -123,13 +124,13 @@ impl From<io::Error> for ArrivalsError {
     }
 }
 
-/// What stands for a policy's name.
+/// The number that stands for a policy's name.
 #[must_use]
 pub fn policy_tag(name: &str) -> u64 {
     Digest::of(name, b"").0 as u64 & ((1 << TAG_BITS) - 1)
 }
 
-/// What tells files apart whose digests are made by other secrets, and gives no secret away.
+/// A number that differs between files whose digests are made with different secrets, without giving a secret away.
 #[must_use]
 pub fn digest_tag(digests: DigestKey) -> u64 {
     digests.digest("", b"").0 as u64
@@ -139,28 +140,27 @@ pub fn digest_tag(digests: DigestKey) -> u64 {
 #[derive(Debug)]
 pub struct Ring {
     file: File,
-    /// What a key takes; nothing where keys are not recorded.
+    /// The bytes of a key; 0 if keys are not recorded.
     key: usize,
     pages: u64,
     /// The number of the page that has room; the first is 1.
     number: u64,
-    /// A moment, and which time of day that was: what that page counts from.
+    /// A moment and its time of day, from which the times in that page are counted.
     began: (Instant, Timestamp),
-    /// What that page has so far; nothing: the next begins with what comes next. While much is appended, the pages that are full
-    /// stand before it.
+    /// That page so far; empty if the next arrival begins a new one. During a long append full pages stand before it.
     buffer: Vec<u8>,
     /// Where it begins in there.
     start: usize,
-    /// What it has said.
+    /// What is known from that page.
     said: Said,
 }
 
 impl Ring {
-    /// Continues the file at `path`, or begins it anew where there is none or it was begun with other settings or by another
-    /// version. It will take about `bytes` at most, and only its owner can read it.
+    /// Continues the file at `path`, or begins it anew if there is none or it was begun with other settings or by
+    /// another version. It will take about `bytes` at most, and only its owner can read it.
     ///
     /// # Errors
-    /// The operating system refuses, or there is a file of another kind: it is left as it is.
+    /// The operating system refuses, or there is a file of another kind, which is left as it is.
     pub fn open(path: &Path, bytes: u64, with_keys: bool, digests: u64) -> Result<Self, ArrivalsError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let key = if with_keys { KEY_AND_LENGTH } else { 0 };
@@ -197,12 +197,12 @@ impl Ring {
         Ok(last)
     }
 
-    /// Appends groups, which are of half an hour at most; the oldest of the file are overwritten when it is full. `keys` are
-    /// their arrivals' keys, each behind its length, and are left where the file has none. `at` is now, and which time of day
-    /// that is.
+    /// Appends groups, which span half an hour at most; the oldest of the file are overwritten when it is full. `keys`
+    /// are their arrivals' keys, each after its length; they are left out if the file has none. `at` is now, with its
+    /// time of day.
     ///
     /// # Errors
-    /// The operating system refuses; they are lost.
+    /// The operating system refuses; the groups are lost.
     pub fn append(&mut self, mut groups: &[u8], mut keys: &[u8], at: (Instant, Timestamp)) -> io::Result<()> {
         if self.buffer.is_empty() || !self.counts_from(at) {
             self.buffer.clear();
@@ -230,7 +230,7 @@ impl Ring {
         written
     }
 
-    /// A group's keys stand behind it, in places of one size.
+    /// Appends a group's keys after it, in fields of one size.
     fn fill_with_keys(&mut self, count: usize, keys: &mut &[u8]) {
         for _ in 0..count {
             let key = keys.split_off_first().and_then(|length| keys.split_off(..usize::from(*length)));
@@ -249,14 +249,14 @@ impl Ring {
         self.said.next_page(at.0.0 as u32);
     }
 
-    /// Whether moments of the process that are about `now` can be told from what the page says of its own.
+    /// Whether moments of the process near `now` can be computed from the page's own moment.
     fn counts_from(&self, (now, wall): (Instant, Timestamp)) -> bool {
         let (began, began_wall) = self.began;
         let age = now.since(began);
         age < PAGE_AGE && (began_wall + age).0.abs_diff(wall.0) < CLOCK_STEP
     }
 
-    /// Makes what there is of the page a whole one.
+    /// Completes the page: pads it and writes its header.
     fn seal(&mut self) {
         let (taken, (now, wall)) = (self.buffer.len() - self.start, self.began);
         self.buffer.resize(self.start + PAGE, 0);
@@ -271,7 +271,7 @@ impl Ring {
         page[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Writes all pages of the buffer, of which this is the first one's number.
+    /// Writes all pages of the buffer; `number` is that of the first one.
     fn write(&self, mut number: u64) -> io::Result<()> {
         let mut rest = &self.buffer[..];
         while !rest.is_empty() {
@@ -329,7 +329,7 @@ pub fn parse(bytes: &[u8]) -> Result<Arrivals, ArrivalsError> {
     let mut pages: Vec<_> = bytes[HEADER..].as_chunks().0.iter().filter(|page| is_whole(page)).collect();
     pages.sort_by_key(|page| word(*page, 0));
     let mut arrivals: Vec<_> = pages.into_iter().flat_map(|page| arrivals_of(page, key)).collect();
-    // Each thread's were written together.
+    // Each thread's arrivals were written together.
     arrivals.sort_by_key(|arrival| arrival.at);
     Ok(Arrivals { arrivals, has_keys: key > 0, digests: word(header, 32) })
 }
@@ -347,7 +347,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Whether a page was written, and not only half of it.
+/// Whether a page was written completely.
 fn is_whole(page: &[u8; PAGE]) -> bool {
     let mut blank = *page;
     blank[SUM..SUM + 4].fill(0);
@@ -366,7 +366,7 @@ fn arrivals_of(page: &[u8; PAGE], key: usize) -> Vec<Arrival> {
     arrivals
 }
 
-/// The same of a page of format 4.
+/// The same for a page of format 4.
 fn arrivals_of_4(page: &[u8; PAGE], key: usize) -> Vec<Arrival> {
     let mut rest = groups_of(page);
     let mut arrivals = Vec::new();
@@ -383,7 +383,7 @@ fn groups_of(page: &[u8; PAGE]) -> &[u8] {
     page.get(PAGE_HEADER..end).unwrap_or_default()
 }
 
-/// What a group of this page tells: first halves of digests and outcomes, with the arrivals' keys where they are recorded.
+/// The arrivals of a group of this page, with their keys if they are recorded.
 fn told<'a>(
     page: &[u8; PAGE],
     common: Common,
@@ -391,7 +391,7 @@ fn told<'a>(
     keys: &'a [u8],
 ) -> impl Iterator<Item = Arrival> + 'a {
     let Common { at, policy, cost } = common;
-    // Some came before the page was begun.
+    // Some arrivals came before the page was begun.
     let after = i64::from(at.wrapping_sub(word(page, 16) as u32) as i32);
     let at = Timestamp(word(page, 8).saturating_add_signed(after));
     let mut keys = keys.as_chunks::<KEY_AND_LENGTH>().0.iter();
@@ -401,8 +401,8 @@ fn told<'a>(
     })
 }
 
-/// Tells a whole page from one of which a part is older. Each pair of words counts by its place. Four sums run beside each other,
-/// because each step of one waits for the last.
+/// Differs between a whole page and one of which a part is older. Each pair of words counts by its place. There are
+/// four independent sums, because each step of one has to wait for its last step.
 fn checksum(page: &[u8; PAGE]) -> u32 {
     let mut sums = [0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);

@@ -1,10 +1,11 @@
-//! Arrivals in few bytes: those that differ in nothing but key and outcome stand together as one group.
+//! Arrivals in few bytes: those that differ only in key and outcome form one group.
 //!
-//! A group has a head of two words: the low half of a microsecond and the outcome of each arrival, two bits each from the lowest
-//! on; then the policy's tag, how many arrivals there are less one, and their cost. A cost that is too large for the head has
-//! a word behind it. The first halves of the arrivals' digests follow, which are enough to tell keys apart. What one connection sends at once comes at one time, so a group saves
-//! what most of its arrivals would repeat. Written by whoever decides, and made shorter by `compact.rs`, which has the time for that. Files of format 4
-//! have groups as they are here.
+//! A group has a head of two words: the low half of a microsecond and the outcome of each arrival, two bits each from
+//! the lowest on; then the policy's tag, how many arrivals there are less one, and their cost. A cost that is too large
+//! for the head has a word behind it. The first halves of the arrivals' digests follow, which are enough to tell keys
+//! apart. What one connection sends at once comes at one time, so a group saves what most of its arrivals would repeat.
+//! The deciding threads write this form; the thread of the file makes it shorter (`compact.rs`). Files of format 4 have
+//! groups as they are here.
 
 use crate::core::key::Digest;
 
@@ -14,7 +15,7 @@ pub(super) const TAG_BITS: u32 = 40;
 const COUNT_BITS: u32 = 4;
 /// The bits of a cost in a head.
 const COST_BITS: u32 = u64::BITS - TAG_BITS - COUNT_BITS;
-/// In place of a cost that has a word of its own.
+/// Written instead of a cost that has a word of its own.
 const LONG: u64 = (1 << COST_BITS) - 1;
 
 /// Most arrivals of a group: their outcomes are half a word.
@@ -24,7 +25,7 @@ const WORD: usize = 8;
 /// Bytes that are kept of a digest.
 const DIGEST: usize = 8;
 
-/// What the arrivals of a group have in common.
+/// The fields that the arrivals of a group have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Common {
     /// The low half of the microsecond at which they came.
@@ -35,15 +36,15 @@ pub(super) struct Common {
     pub cost: u64,
 }
 
-/// Groups that are being written. The last takes further arrivals until it is [closed](Self::close), apart from the others, so that
-/// an arrival is stored at a place that is known to be there.
+/// Groups that are being written. The last takes further arrivals until it is [closed](Self::close). It is kept in an
+/// array apart from the others, so that storing an arrival needs no check for room.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     bytes: Vec<u8>,
     common: Common,
     halves: [[u8; DIGEST]; MOST],
     outcomes: u32,
-    /// How many arrivals the last has. None: there is no such group yet.
+    /// How many arrivals the last group has; 0 if there is no such group yet.
     count: usize,
     /// How many the others have.
     closed: usize,
@@ -63,7 +64,7 @@ impl Groups {
     /// Whether the last group takes another arrival of that time and cost, if it is of the same policy.
     #[inline]
     pub(super) fn takes(&self, at: u32, cost: u64) -> bool {
-        // As many as a group can have are as none.
+        // A full group counts like none.
         !self.count.is_multiple_of(MOST) && self.common.at == at && self.common.cost == cost
     }
 
@@ -110,10 +111,10 @@ impl Groups {
         &self.bytes
     }
 
-    /// Moves all of `others` behind these, of which the last is closed.
+    /// Moves all of `others` behind these, after closing the last one.
     pub(super) fn append(&mut self, others: &mut Self) {
         self.closed += others.len();
-        // Most of what is handed over is one group.
+        // Most lists that are handed over are one group.
         if !others.bytes.is_empty() {
             self.bytes.extend_from_slice(&others.bytes);
         }
@@ -140,7 +141,7 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The first of these groups; `None` where there is no whole one.
+    /// The first of these groups; `None` if there is no whole one.
     #[inline]
     pub(super) fn first(bytes: &'a [u8]) -> Option<Self> {
         let (when, rest) = word(bytes)?;
