@@ -12,11 +12,11 @@ pub mod hello;
 pub mod http;
 pub mod import;
 pub mod limit;
+pub mod look;
 pub mod reply;
 pub mod resp;
 pub mod shard;
 pub mod store;
-pub mod told;
 
 /// One of the functions.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +41,9 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "http", run: http::run, longest: 16 << 10, words: http::WORDS },
     Target { name: "import", run: import::run, longest: 8 << 10, words: import::WORDS },
     Target { name: "limit", run: limit::run, longest: 256, words: limit::WORDS },
+    Target { name: "look", run: look::run, longest: 80 << 10, words: look::WORDS },
     Target { name: "reply", run: reply::run, longest: 4 << 10, words: reply::WORDS },
     Target { name: "resp", run: resp::run, longest: 8 << 10, words: resp::WORDS },
     Target { name: "shard", run: shard::run, longest: 4 << 10, words: shard::WORDS },
     Target { name: "store", run: store::run, longest: 4 << 10, words: store::WORDS },
-    Target { name: "told", run: told::run, longest: 80 << 10, words: told::WORDS },
 ];

@@ -25,6 +25,7 @@ use crate::core::shard::Settings;
 use crate::core::time::Timestamp;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming, Owning};
 use crate::serve::admin::{Access, Admin};
+use crate::serve::daemon_status::DaemonStatus;
 use crate::serve::denial_log::KeyForm;
 use crate::serve::envoy::EnvoyOptions;
 use crate::serve::handed::Handed;
@@ -33,7 +34,6 @@ use crate::serve::metrics::Scrape;
 use crate::serve::process::ProcessUse;
 use crate::serve::reload::Reloader;
 use crate::serve::socket::SocketError;
-use crate::serve::tell::Tell;
 use crate::serve::{Backend, Daemon, Limits, ReloadMode, ServerState, StartError, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
@@ -102,9 +102,9 @@ async fn serve(
         up = bring_up(sources, loaded, resolved, runtimes, handed, log) => up?,
         () = signals.end() => return Ok(Code::Ok.into()),
     };
-    service_manager::ready(up.told.state.clone()).await;
-    signals.wait_for_the_end(&up.told.reloader, up.denials.as_ref()).await;
-    up.told.leaving.store(true, Ordering::Relaxed);
+    service_manager::ready(up.facts.state.clone()).await;
+    signals.wait_for_the_end(&up.facts.reloader, up.denials.as_ref()).await;
+    up.facts.leaving.store(true, Ordering::Relaxed);
     service_manager::stopping().await;
     let clock = Clock::start();
     let asked = clock.now();
@@ -123,7 +123,7 @@ async fn serve(
 /// A running daemon, as the admin address shows it.
 struct Up {
     daemon: Daemon,
-    told: Arc<DaemonFacts>,
+    facts: Arc<DaemonFacts>,
     denials: Option<DenialsFile>,
 }
 
@@ -162,7 +162,7 @@ async fn bring_up(
         let file = RecordFile { path, size: config.record.size, keys: config.record.keys };
         file.start(daemon.state().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
     }
-    let told = Arc::new(DaemonFacts {
+    let facts = Arc::new(DaemonFacts {
         state: daemon.state().clone(),
         shared,
         reloader: reloader.clone(),
@@ -177,7 +177,7 @@ async fn bring_up(
             keys: config.listen.admin_keys,
             hosts: config.listen.admin_hosts.clone(),
         };
-        tokio::spawn(admin.run(told.clone(), access));
+        tokio::spawn(admin.run(facts.clone(), access));
     }
     if let Some(door) = daemon.envoy() {
         announce_envoy(&door, &daemon.policies());
@@ -193,7 +193,7 @@ async fn bring_up(
         "listening on {}",
         daemon.socket().display()
     );
-    Ok(Up { daemon, told, denials })
+    Ok(Up { daemon, facts, denials })
 }
 
 fn start(
@@ -427,7 +427,7 @@ struct DaemonFacts {
     started: Timestamp,
 }
 
-impl Tell for DaemonFacts {
+impl DaemonStatus for DaemonFacts {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
         let (fleet, local_limits) = (self.state.fleet_status(), self.state.local_limits());

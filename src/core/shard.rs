@@ -340,7 +340,7 @@ impl Shard {
 
     /// Whether a key may have something to report to peers.
     #[must_use]
-    pub fn has_to_tell(&self) -> bool {
+    pub fn has_reports(&self) -> bool {
         !self.cx.talkers.is_empty()
     }
 

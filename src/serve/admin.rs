@@ -21,12 +21,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 use super::caller::Caller;
+use super::daemon_status::DaemonStatus;
 use super::http::form::host;
 use super::http::origin::{self, Names};
 use super::http::reply::{HttpError, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
 use super::status_page::{Events, StatusPage};
-use super::tell::Tell;
 use crate::store::turns::Asker;
 
 /// Connections served at once. A further one replaces the oldest connection without a request, or else the oldest of
@@ -87,7 +87,7 @@ impl Admin {
     }
 
     /// Serves until the future is dropped.
-    pub async fn run(self, tell: Arc<dyn Tell>, access: Access) {
+    pub async fn run(self, daemon: Arc<dyn DaemonStatus>, access: Access) {
         let page = Arc::new(StatusPage::new(access.keys));
         let access = Arc::new(access);
         let mut open: VecDeque<(AbortHandle, Arc<Progress>)> = VecDeque::with_capacity(MOST);
@@ -104,7 +104,7 @@ impl Admin {
                         }
                     }
                     let progress = Arc::<Progress>::default();
-                    let served = serve(stream, tell.clone(), (access.clone(), page.clone()), progress.clone());
+                    let served = serve(stream, daemon.clone(), (access.clone(), page.clone()), progress.clone());
                     let served = tokio::spawn(async move { drop(tokio::time::timeout(LIFE, served).await) });
                     open.push_back((served.abort_handle(), progress));
                 }
@@ -119,21 +119,26 @@ impl Admin {
 
 async fn serve(
     stream: TcpStream,
-    tell: Arc<dyn Tell>,
+    daemon: Arc<dyn DaemonStatus>,
     (access, page): (Arc<Access>, Arc<StatusPage>),
     progress: Arc<Progress>,
 ) {
     let answering = |request| {
-        let (tell, access, page) = (tell.clone(), access.clone(), page.clone());
-        async move { answer(request, tell, &access, &page).await }
+        let (daemon, access, page) = (daemon.clone(), access.clone(), page.clone());
+        async move { answer(request, daemon, &access, &page).await }
     };
-    converse(stream, Vec::new(), &BOUNDS, progress, tell.state().admission.account(), answering, |_| false).await;
+    converse(stream, Vec::new(), &BOUNDS, progress, daemon.state().admission.account(), answering, |_| false).await;
 }
 
 /// A whole body, or one that goes on.
 type Reply = Response<Either<Full<Bytes>, Events>>;
 
-async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access, page: &Arc<StatusPage>) -> Reply {
+async fn answer(
+    request: Request<Incoming>,
+    daemon: Arc<dyn DaemonStatus>,
+    access: &Access,
+    page: &Arc<StatusPage>,
+) -> Reply {
     let (head, body) = request.into_parts();
     let host = match host(&head) {
         Ok(host) => host,
@@ -159,7 +164,7 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
         // The checks above are those that the TCP address makes of clients without a user, so the request counts as one
         // of a process of this host, whose uid is nobody's.
         let (request, local) = (Request::from_parts(head, body), Caller::Process(u32::MAX));
-        return whole(super::http::answer(tell.state(), request, Some(local), Asker::new(None, 0)).await);
+        return whole(super::http::answer(daemon.state(), request, Some(local), Asker::new(None, 0)).await);
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());
@@ -167,7 +172,7 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
         return whole(refusal);
     }
     if path == "/events" && head.method == Method::GET {
-        let Some(events) = page.events(tell) else {
+        let Some(events) = page.events(daemon) else {
             return whole(problem(StatusCode::SERVICE_UNAVAILABLE, "as many look at the status page as may"));
         };
         let mut response = Response::new(Either::Right(events));
@@ -175,7 +180,7 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         return response;
     }
-    whole(read(&head, path, &*tell, access, page))
+    whole(read(&head, path, &*daemon, access, page))
 }
 
 fn whole(response: Response<Full<Bytes>>) -> Reply {
@@ -183,29 +188,35 @@ fn whole(response: Response<Full<Bytes>>) -> Reply {
 }
 
 /// The answer to a request that charges nothing.
-fn read(head: &Parts, path: &str, tell: &dyn Tell, access: &Access, page: &StatusPage) -> Response<Full<Bytes>> {
+fn read(
+    head: &Parts,
+    path: &str,
+    daemon: &dyn DaemonStatus,
+    access: &Access,
+    page: &StatusPage,
+) -> Response<Full<Bytes>> {
     match path {
         "/metrics" => {
-            let mut response = text(StatusCode::OK, tell.metrics());
+            let mut response = text(StatusCode::OK, daemon.metrics());
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        "/livez" => match tell.not_alive() {
+        "/livez" => match daemon.not_alive() {
             None => text(StatusCode::OK, "ok\n".into()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        "/readyz" => match tell.not_ready() {
+        "/readyz" => match daemon.not_ready() {
             None => text(StatusCode::OK, "ok\n".into()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         "/top.json" => {
-            let mut response = text(StatusCode::OK, format!("{}\n", page.figures(tell)));
+            let mut response = text(StatusCode::OK, format!("{}\n", page.figures(daemon)));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
         "/" if wants_html(head) => {
-            let (html, policy) = page.html(tell);
+            let (html, policy) = page.html(daemon);
             let mut response = text(StatusCode::OK, html);
             let fields = response.headers_mut();
             fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -215,7 +226,7 @@ fn read(head: &Parts, path: &str, tell: &dyn Tell, access: &Access, page: &Statu
             }
             response
         }
-        "/" => text(StatusCode::OK, format!("{}\n{}\n", tell.summary(), access.paths())),
+        "/" => text(StatusCode::OK, format!("{}\n{}\n", daemon.summary(), access.paths())),
         _ => text(StatusCode::NOT_FOUND, format!("nothing here: {} /\n", access.paths())),
     }
 }

@@ -45,7 +45,7 @@ pub struct MultiCheck {
 
 #[derive(Debug)]
 struct Item {
-    inquiry: CheckRequest,
+    check: CheckRequest,
     rule: Option<Arc<Rule>>,
     digest: Digest,
     /// The decision of a policy that counts nothing, such as one that blocks the key.
@@ -53,32 +53,32 @@ struct Item {
 }
 
 impl Item {
-    fn new(state: &ServerState, inquiry: CheckRequest) -> Self {
-        let plan = inquiry.policy.plan(&inquiry.key);
+    fn new(state: &ServerState, check: CheckRequest) -> Self {
+        let plan = check.policy.plan(&check.key);
         let rule = if let Plan::Limited(rule) = plan { Some(rule.clone()) } else { None };
         let (fixed, digests) = (plan.fixed_decision(), state.node.digests);
-        let digest = digests.digest(&inquiry.policy.name, &inquiry.key);
-        Self { rule, digest, fixed, inquiry }
+        let digest = digests.digest(&check.policy.name, &check.key);
+        Self { rule, digest, fixed, check }
     }
 
     /// Turns a shard's answer into the result, after the policy's mode was applied.
-    fn told(&self, answer: Decision) -> Decision {
-        self.inquiry.policy.enforced(self.digest, answer)
+    fn enforced(&self, answer: Decision) -> Decision {
+        self.check.policy.enforced(self.digest, answer)
     }
 
     /// Whether an admission of this request charges the key.
     fn charges(&self) -> bool {
-        self.fixed.is_none() && !self.inquiry.peek && self.inquiry.cost > 0
+        self.fixed.is_none() && !self.check.peek && self.check.cost > 0
     }
 }
 
 impl MultiCheck {
     /// Asks for all keys whose answers come at once. `came` is when the request arrived. The caller must flush `out`
     /// before it waits.
-    pub fn begin(state: &ServerState, came: Instant, inquiries: Vec<CheckRequest>, out: &mut Outgoing) -> Self {
+    pub fn begin(state: &ServerState, came: Instant, checks: Vec<CheckRequest>, out: &mut Outgoing) -> Self {
         let now = state.node.clock.now();
-        let mailbox = Arc::new(Mailbox::of(inquiries.first().map_or(Asker::NODE, |inquiry| inquiry.asker)));
-        let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(state, inquiry)).collect();
+        let mailbox = Arc::new(Mailbox::of(checks.first().map_or(Asker::NODE, |check| check.asker)));
+        let items: Vec<Item> = checks.into_iter().map(|check| Item::new(state, check)).collect();
         let keys: Vec<_> = items.iter().map(|item| (item.digest, item.charges())).collect();
         let mut asked = Self { items, several: Several::new(&keys), deadline: came + state.node.timeout, mailbox };
         for index in 0..asked.items.len() {
@@ -87,7 +87,7 @@ impl MultiCheck {
             }
         }
         for item in asked.items.iter().filter(|item| item.charges()) {
-            let CheckRequest { policy, key, cost, asker, .. } = &item.inquiry;
+            let CheckRequest { policy, key, cost, asker, .. } = &item.check;
             if let Some(candidate) = policy.candidate_beside(policy.plan(key)) {
                 state.node.attempt(now, (candidate, key, *cost), *asker, out);
             }
@@ -109,7 +109,7 @@ impl MultiCheck {
     }
 
     fn answered(&mut self, index: usize, decision: Decision) {
-        let denies = self.items[index].told(decision).verdict == Verdict::Deny;
+        let denies = self.items[index].enforced(decision).verdict == Verdict::Deny;
         self.several.answered(index, decision, denies);
     }
 
@@ -121,7 +121,7 @@ impl MultiCheck {
     }
 
     fn ask(&self, state: &ServerState, now: Instant, ask: Ask, index: usize, out: &mut Outgoing) -> Option<Decision> {
-        let Item { inquiry: CheckRequest { key, cost, peek, .. }, rule, digest, .. } = &self.items[index];
+        let Item { check: CheckRequest { key, cost, peek, .. }, rule, digest, .. } = &self.items[index];
         let request = Request { rule: rule.as_ref()?, digest: *digest, key, cost: *cost, peek: *peek };
         state.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
     }
@@ -162,8 +162,8 @@ impl MultiCheck {
         let is_denied = several.is_denied();
         let end = |(index, item): (usize, Item)| {
             let raw = several.answer(index)?;
-            let mut decision = item.told(raw);
-            let Item { inquiry: CheckRequest { policy, key, cost, peek, asker }, rule, digest, .. } = item;
+            let mut decision = item.enforced(raw);
+            let Item { check: CheckRequest { policy, key, cost, peek, asker }, rule, digest, .. } = item;
             let charged = several.is_charged(index);
             match &rule {
                 None => {
@@ -198,10 +198,10 @@ pub struct TimedMultiCheck {
 }
 
 impl TimedMultiCheck {
-    /// Begins to check all `inquiries`, which arrived at `begun`.
-    pub fn begin(state: &ServerState, begun: Instant, inquiries: Vec<CheckRequest>) -> Self {
+    /// Begins to check all `checks`, which arrived at `begun`.
+    pub fn begin(state: &ServerState, begun: Instant, checks: Vec<CheckRequest>) -> Self {
         let mut out = Outgoing::default();
-        let asked = MultiCheck::begin(state, begun, inquiries, &mut out);
+        let asked = MultiCheck::begin(state, begun, checks, &mut out);
         state.node.flush(&mut out);
         Self { asked, begun }
     }
@@ -225,34 +225,34 @@ impl TimedMultiCheck {
     }
 }
 
-/// Checks all `inquiries` and waits for the answers. Returns whether one was denied; if so, nothing is charged.
-pub async fn decide(state: &ServerState, inquiries: Vec<CheckRequest>) -> (bool, Vec<CheckResult>) {
-    TimedMultiCheck::begin(state, state.node.clock.now(), inquiries).end(state).await
+/// Checks all `checks` and waits for the answers. Returns whether one was denied; if so, nothing is charged.
+pub async fn decide(state: &ServerState, checks: Vec<CheckRequest>) -> (bool, Vec<CheckResult>) {
+    TimedMultiCheck::begin(state, state.node.clock.now(), checks).end(state).await
 }
 
 /// Checks one key.
-pub async fn decide_one(state: &ServerState, inquiry: CheckRequest) -> CheckResult {
-    decide_since(state, state.node.clock.now(), inquiry).await
+pub async fn decide_one(state: &ServerState, check: CheckRequest) -> CheckResult {
+    decide_since(state, state.node.clock.now(), check).await
 }
 
 /// The same, with the deadline counted from `begun`. A command of several steps may thus take no longer than one of a
 /// single step.
-pub async fn decide_since(state: &ServerState, begun: Instant, inquiry: CheckRequest) -> CheckResult {
-    let (_, mut told) = TimedMultiCheck::begin(state, begun, vec![inquiry]).end(state).await;
-    told.pop().expect("one was asked about")
+pub async fn decide_since(state: &ServerState, begun: Instant, check: CheckRequest) -> CheckResult {
+    let (_, mut results) = TimedMultiCheck::begin(state, begun, vec![check]).end(state).await;
+    results.pop().expect("one was asked about")
 }
 
 /// Peeks at one key with what this node knows: charges nothing, and does not ask the store.
-pub fn look(state: &ServerState, inquiry: &CheckRequest) -> CheckResult {
-    let item = Item::new(state, CheckRequest { peek: true, ..inquiry.of(0) });
+pub fn peek_local(state: &ServerState, check: &CheckRequest) -> CheckResult {
+    let item = Item::new(state, CheckRequest { peek: true, ..check.of(0) });
     let Item { rule, digest, fixed, .. } = &item;
     let known = rule.as_ref().filter(|_| fixed.is_none()).and_then(|rule| {
-        let request = Request { rule, digest: *digest, key: &inquiry.key, cost: 0, peek: true };
+        let request = Request { rule, digest: *digest, key: &check.key, cost: 0, peek: true };
         let mut out = Outgoing::default();
         let decision = state.node.ask(state.node.clock.now(), Ask::PeekLocal, request, (&Arc::default(), 0), &mut out);
         state.node.flush(&mut out);
         decision
     });
     let answer = known.or(item.fixed).expect("a look answers at once, and what has no rule is answered already");
-    CheckResult { decision: item.told(answer), rule: item.rule, digest: item.digest }
+    CheckResult { decision: item.enforced(answer), rule: item.rule, digest: item.digest }
 }

@@ -313,7 +313,7 @@ impl<S: ClientStream> Connection<S> {
                     }
                     Ok(Some(len)) => {
                         let args = intake.parser.args(&input[used..]);
-                        if is_late && !self.place.has_room(session.replies().waiting()) && !session.is_told_late(args) {
+                        if is_late && !self.place.has_room(session.replies().waiting()) && !session.answers_late(args) {
                             (intake.halted, intake.asks_late) = (true, true);
                             break;
                         }

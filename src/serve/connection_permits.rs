@@ -34,16 +34,16 @@ impl Default for ConnectionPermits {
 
 impl ConnectionPermits {
     /// Remembers the permit in a decision about a key, if there is one.
-    pub fn keep(&self, state: &ServerState, now: Instant, told: &CheckResult) {
-        let (Some(permit), Some(rule)) = (told.decision.slot, &told.rule) else { return };
+    pub fn keep(&self, state: &ServerState, now: Instant, result: &CheckResult) {
+        let (Some(permit), Some(rule)) = (result.decision.slot, &result.rule) else { return };
         if let Some(held) = &mut *self.lock() {
             while held.first().is_some_and(|(ends, ..)| *ends <= now) {
                 held.pop_first();
             }
-            held.insert((now + rule.limits[0].period, permit, told.digest));
+            held.insert((now + rule.limits[0].period, permit, result.digest));
             return;
         }
-        release(state, [(told.digest, permit)]);
+        release(state, [(result.digest, permit)]);
     }
 
     /// A permit was released.

@@ -307,9 +307,9 @@ impl Daemon {
         })
     }
 
-    /// Joins a fleet's gossip, with a round each `tick`. `telling` says what peers learn that look at this node. Only
+    /// Joins a fleet's gossip, with a round each `tick`. `detail` says what peers learn that look at this node. Only
     /// the first call has an effect.
-    pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration, telling: FleetTop) {
+    pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration, detail: FleetTop) {
         let node = &self.state.node;
         let lends = fleet.owning() != Owning::Never && !node.is_embedded();
         let lending = lends.then(|| Arc::new(Lending::new(fleet.clone(), node.clock)));
@@ -323,7 +323,7 @@ impl Daemon {
                 self.asks = Some(asks);
             }
             let _ = self.state.fleet_look.set(FleetLook::new(fleet.clone()));
-            let looked_at = LookedAt::new(self.state.clone(), telling, fleet.runtime().clone());
+            let looked_at = LookedAt::new(self.state.clone(), detail, fleet.runtime().clone());
             let looked_at: Arc<dyn LookTaker> = Arc::new(looked_at);
             fleet.show(&looked_at);
             self.looked_at = Some(looked_at);

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! Otherwise nothing is asked, and answers are not kept. The viewer gets what each node has answered within a second,
-//! and for each of the others why it has not. Called by `fleet_top`, which knows what this node does itself; `told`
+//! and for each of the others why it has not. Called by `fleet_top`, which knows what this node does itself; `look`
 //! makes bytes of it.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use super::told::{self, MOST_KEYS, Told};
+use super::look::{self, LookAnswer, MOST_KEYS};
 use crate::clock::Clock;
 use crate::config::FleetTop;
 use crate::core::time::{Instant, Micros};
@@ -68,7 +68,7 @@ impl FleetLook {
         let own = self.fleet.own().clone();
         let members = self.fleet.members().borrow().clone();
         let peers: Vec<PeerId> = members.iter().map(|member| &member.id).filter(|id| **id != own).cloned().collect();
-        let question = told::question(keys.min(keys_of_each(peers.len())));
+        let question = look::question(keys.min(keys_of_each(peers.len())));
         let mut asked = JoinSet::new();
         for (number, peer) in peers.into_iter().enumerate() {
             let (fleet, question) = (self.fleet.clone(), question.clone());
@@ -84,12 +84,12 @@ impl FleetLook {
         let mut nodes = Vec::new();
         for (peer, seen) in asked.join_all().await {
             nodes.push(match seen {
-                Ok(answer) => match told::read_answer(&answer) {
-                    Ok(Told::Top(telling, top)) => {
+                Ok(answer) => match look::read_answer(&answer) {
+                    Ok(LookAnswer::Top(detail, top)) => {
                         owns(&mut own_top, &peer, &top["owns"]);
-                        json!({"node": &*peer.name, "told": word(telling), "top": top})
+                        json!({"node": &*peer.name, "told": word(detail), "top": top})
                     }
-                    Ok(Told::Off) => {
+                    Ok(LookAnswer::Off) => {
                         let problem = "it tells nothing: fleet.top is \"off\" there";
                         json!({"node": &*peer.name, "told": "off", "problem": problem})
                     }
@@ -112,8 +112,8 @@ fn keys_of_each(peers: usize) -> usize {
     (KEYS_OF_ALL / peers.max(1)).clamp(LEAST_KEYS, MOST_KEYS)
 }
 
-fn word(telling: FleetTop) -> &'static str {
-    match telling {
+fn word(detail: FleetTop) -> &'static str {
+    match detail {
         FleetTop::Totals => "totals",
         FleetTop::Keys => "keys",
         FleetTop::Off => "off",

@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
+use super::look::{self, MOST_KEYS};
 use super::pictures::{Pictures, Step};
 use super::server_state::ServerState;
-use super::told::{self, MOST_KEYS};
 use super::top;
 use crate::config::FleetTop;
 use crate::fleet::{LookTaker, PeerId, Show};
@@ -28,29 +28,29 @@ pub async fn of_fleet(state: &Arc<ServerState>, keys: usize) -> Option<Arc<Value
 #[derive(Debug)]
 pub struct LookedAt {
     state: Arc<ServerState>,
-    telling: FleetTop,
+    detail: FleetTop,
     runtime: tokio::runtime::Handle,
     /// This node's answers of a moment ago.
     pictures: Arc<Mutex<Pictures>>,
 }
 
 impl LookedAt {
-    /// Answers on `runtime`, with what `telling` allows.
+    /// Answers on `runtime`, with what `detail` allows.
     #[must_use]
-    pub fn new(state: Arc<ServerState>, telling: FleetTop, runtime: tokio::runtime::Handle) -> Self {
-        Self { state, telling, runtime, pictures: Arc::default() }
+    pub fn new(state: Arc<ServerState>, detail: FleetTop, runtime: tokio::runtime::Handle) -> Self {
+        Self { state, detail, runtime, pictures: Arc::default() }
     }
 }
 
 impl LookTaker for LookedAt {
     fn handle_look(&self, from: &PeerId, question: &[u8], show: Show) {
-        let Some(keys) = told::read_question(question) else {
+        let Some(keys) = look::read_question(question) else {
             return tracing::warn!(peer = %from, "a peer looks at this node in a way that makes no sense");
         };
-        if self.telling == FleetTop::Off {
-            return show.send(told::nothing().into());
+        if self.detail == FleetTop::Off {
+            return show.send(look::nothing().into());
         }
-        let (state, telling, pictures) = (self.state.clone(), self.telling, self.pictures.clone());
+        let (state, detail, pictures) = (self.state.clone(), self.detail, self.pictures.clone());
         self.runtime.spawn(async move {
             // The lock is held while figures are made, so that peers which look meanwhile get the same ones.
             let mut pictures = pictures.lock().await;
@@ -61,8 +61,8 @@ impl LookTaker for LookedAt {
                 Step::Make(known) => known,
             };
             let making = spawn_blocking(move || {
-                let top = known.unwrap_or_else(|| Arc::new(own(&state, telling)));
-                let answer = told::answer(&top, telling, keys);
+                let top = known.unwrap_or_else(|| Arc::new(own(&state, detail)));
+                let answer = look::answer(&top, detail, keys);
                 (top, answer.into())
             });
             if let Ok((top, answer)) = making.await {
@@ -74,8 +74,8 @@ impl LookTaker for LookedAt {
 }
 
 /// What this node does, as its peers learn it.
-fn own(state: &ServerState, telling: FleetTop) -> Value {
-    let mut top = top::top(state, (telling == FleetTop::Keys).then_some(MOST_KEYS));
+fn own(state: &ServerState, detail: FleetTop) -> Value {
+    let mut top = top::top(state, (detail == FleetTop::Keys).then_some(MOST_KEYS));
     let mut peers = top["fleet"]["peers"].as_array().into_iter().flatten();
     let owns = peers.find(|peer| peer["self"] == true).map(|own| own["owns"].clone());
     if let Some(fields) = top.as_object_mut() {

@@ -47,7 +47,7 @@ pub struct FleetGossip {
 
 #[derive(Debug, Default)]
 struct State {
-    roster: FleetTracker,
+    tracker: FleetTracker,
     /// The live nodes when the fleet tracker was last updated; people see them together with the view.
     members: Option<Arc<Members>>,
     /// Peers that the fleet tracker knows, and whether they announced that they leave.
@@ -56,11 +56,11 @@ struct State {
     ids: HashMap<PeerIndex, PeerId>,
     view: Option<FleetView>,
     /// When the last report was sent.
-    told: Instant,
+    reported: Instant,
     /// The last report answered a peer's sign of life.
     has_answered: bool,
     /// From when on a report may have entries: before that, the last ones have taken all bytes that reports may take.
-    may_tell: Instant,
+    may_report: Instant,
     bad: u64,
 }
 
@@ -127,19 +127,19 @@ impl FleetGossip {
         let now = node.clock.now();
         let peers = self.peers();
         // In a large fleet the entries of one round may have taken the bytes of several.
-        let most = if now < self.lock().may_tell { 0 } else { digest::most_entries(peers, micros(self.tick)) };
-        let told = peers > 0 && self.report(node, now, most, HEARTBEAT);
+        let most = if now < self.lock().may_report { 0 } else { digest::most_entries(peers, micros(self.tick)) };
+        let reported = peers > 0 && self.report(node, now, most, HEARTBEAT);
         if let Some(lending) = &self.lending {
             lending.handle_tick(now);
         }
         self.look(node, now);
-        told
+        reported
     }
 
     /// Updates the view of the fleet.
     fn look(&self, node: &Node, now: Instant) {
         let mut state = self.lock();
-        let view = state.roster.view(now, micros(self.tick));
+        let view = state.tracker.view(now, micros(self.tick));
         state.view = Some(view);
         drop(state);
         node.handle_fleet(view);
@@ -153,7 +153,7 @@ impl FleetGossip {
         let now = node.clock.now();
         self.look(node, now);
         let half = Micros(HEARTBEAT.0 / 2);
-        if self.peers() > SMALL || now.since(self.lock().told) < half {
+        if self.peers() > SMALL || now.since(self.lock().reported) < half {
             return false;
         }
         self.report(node, now, usize::MAX, half);
@@ -168,7 +168,8 @@ impl FleetGossip {
     /// How long until the next sign of life is due.
     fn sign_is_due(&self, now: Instant) -> Duration {
         let state = self.lock();
-        let (passed, span) = (now.since(state.told), HEARTBEAT + if state.has_answered { AFTER } else { Micros::ZERO });
+        let (passed, span) =
+            (now.since(state.reported), HEARTBEAT + if state.has_answered { AFTER } else { Micros::ZERO });
         drop(state);
         // Without peers no report was sent for longer than that, and none is due.
         let left = if passed >= span { HEARTBEAT.0 } else { (span.0 - passed.0).max(1_000) };
@@ -193,14 +194,14 @@ impl FleetGossip {
         let peers = self.peers();
         let (all, some) = usage::by_hearer(&reports);
         let mut state = self.lock();
-        let is_for_all = !all.is_empty() || now.since(state.told) >= silence;
+        let is_for_all = !all.is_empty() || now.since(state.reported) >= silence;
         if is_for_all {
-            (state.told, state.has_answered) = (now, false);
+            (state.reported, state.has_answered) = (now, false);
         }
         if !reports.is_empty() {
             let frames = if all.is_empty() { 0 } else { peers } + some.len() as u64;
             let apart = digest::apart(frames, usage::entries(&reports, peers));
-            state.may_tell = now + if apart > micros(self.tick) { apart } else { Micros::ZERO };
+            state.may_report = now + if apart > micros(self.tick) { apart } else { Micros::ZERO };
         }
         let some: Vec<_> =
             some.iter().filter_map(|(peer, usage)| Some((state.ids.get(peer)?.clone(), usage))).collect();
@@ -217,19 +218,19 @@ impl FleetGossip {
     fn on_members(&self, node: &Node, members: &Arc<Members>) {
         let now = node.clock.now();
         let mut state = self.lock();
-        let State { roster, known, ids, .. } = &mut *state;
+        let State { tracker, known, ids, .. } = &mut *state;
         let own = self.fleet.own();
         let others = members.iter().filter(|member| member.id != *own);
         let live: BTreeMap<PeerId, bool> =
             others.map(|member| (member.id.clone(), member.state == MemberState::Leaving)).collect();
-        let numbered = live.keys().map(|peer| (roster.joined(now, &peer.name, peer.incarnation), peer.clone()));
+        let numbered = live.keys().map(|peer| (tracker.joined(now, &peer.name, peer.incarnation), peer.clone()));
         *ids = numbered.collect();
         for (peer, leaving) in known.iter().filter(|(peer, _)| !live.contains_key(*peer)) {
-            roster.left(now, &peer.name, peer.incarnation, *leaving || self.fleet.has_left(peer));
+            tracker.left(now, &peer.name, peer.incarnation, *leaving || self.fleet.has_left(peer));
         }
         *known = live;
-        let owners = self.lending.as_ref().map(|lending| (lending, owners(roster, now, own, members)));
-        let view = roster.view(now, micros(self.tick));
+        let owners = self.lending.as_ref().map(|lending| (lending, owners(tracker, now, own, members)));
+        let view = tracker.view(now, micros(self.tick));
         (state.view, state.members) = (Some(view), Some(members.clone()));
         drop(state);
         tracing::info!(live = view.live, largest = view.largest, "the fleet has changed");
@@ -243,7 +244,7 @@ impl FleetGossip {
     fn receive(&self, node: &Node, incoming: &Incoming) {
         let now = node.clock.now();
         let PeerId { name, incarnation } = &incoming.from;
-        let heard = self.lock().roster.heard(now, name, *incarnation);
+        let heard = self.lock().tracker.heard(now, name, *incarnation);
         // Reports of nodes that are not in the list of live nodes are ignored.
         let Some(origin) = heard else { return };
         match digest::decode(&incoming.frame) {
@@ -265,7 +266,7 @@ impl FleetGossip {
         let state = self.lock();
         let members = state.members.clone().unwrap_or_else(|| self.fleet.members().borrow().clone());
         let heard = |id: &PeerId| {
-            let mut peers = state.roster.peers();
+            let mut peers = state.tracker.peers();
             peers.find(|(name, life, _)| **name == id.name && *life == id.incarnation).map(|(_, _, at)| now.since(at))
         };
         let members: Vec<_> = members.iter().map(|member| (member.clone(), heard(&member.id))).collect();
@@ -293,14 +294,14 @@ impl FleetStatus {
 
 /// The peers that may own keys, by their numbers.
 fn owners(
-    roster: &mut FleetTracker,
+    tracker: &mut FleetTracker,
     now: Instant,
     own: &PeerId,
     members: &Members,
 ) -> (Vec<Candidate>, HashMap<PeerIndex, PeerId>) {
     let others = members.iter().filter(|member| member.id != *own && member.state == MemberState::Up);
     let owners = others.filter(|member| member.owning != Owning::Never);
-    let numbered = owners.map(|member| (roster.joined(now, &member.id.name, member.id.incarnation), member));
+    let numbered = owners.map(|member| (tracker.joined(now, &member.id.name, member.id.incarnation), member));
     numbered
         .map(|(peer, member)| {
             let candidate = Candidate { peer, name: owner_name(&member.id, member.owning) };

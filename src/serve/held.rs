@@ -10,12 +10,12 @@ use super::budget::Loan;
 /// The request that a hold was charged for.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    pub(super) inquiry: CheckRequest,
+    pub(super) check: CheckRequest,
     _memory: Arc<Loan>,
 }
 
 impl Held {
-    pub(super) fn new(inquiry: CheckRequest, memory: Loan) -> Self {
-        Self { inquiry, _memory: Arc::new(memory) }
+    pub(super) fn new(check: CheckRequest, memory: Loan) -> Self {
+        Self { check, _memory: Arc::new(memory) }
     }
 }

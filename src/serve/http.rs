@@ -117,11 +117,11 @@ async fn respond(
     let mut place = state.node.crowd.place(asker);
     place.note(1);
     if explains {
-        let body = requests::explained(state, question.inquiry).await;
+        let body = requests::explained(state, question.check).await;
         return Ok(reply(StatusCode::OK, "application/json", body));
     }
     // HEAD must have no effect: it is answered as GET would be, but charges nothing.
-    question.inquiry.peek |= head.method == Method::HEAD;
+    question.check.peek |= head.method == Method::HEAD;
     Ok(check(state, question).await)
 }
 
@@ -165,15 +165,15 @@ fn release(state: &ServerState, parameters: &Parameters, caller: &Caller) -> Res
 }
 
 async fn check(state: &ServerState, question: Question) -> Reply {
-    let Question { inquiry, style, deny } = question;
-    let policy = inquiry.policy.clone();
-    let told = decide_one(state, inquiry).await;
-    let mut response = if told.decision.verdict == Verdict::Deny {
-        reply(deny, "application/problem+json", body::denial(&told, &policy.name, deny))
+    let Question { check, style, deny } = question;
+    let policy = check.policy.clone();
+    let result = decide_one(state, check).await;
+    let mut response = if result.decision.verdict == Verdict::Deny {
+        reply(deny, "application/problem+json", body::denial(&result, &policy.name, deny))
     } else {
-        reply(StatusCode::OK, "application/json", body::admission(&told))
+        reply(StatusCode::OK, "application/json", body::admission(&result))
     };
-    for (name, value) in fields(style, &told.decision, told.rule.as_deref()) {
+    for (name, value) in fields(style, &result.decision, result.rule.as_deref()) {
         response.headers_mut().insert(HeaderName::from_static(name), text(value));
     }
     response
@@ -181,7 +181,7 @@ async fn check(state: &ServerState, question: Question) -> Reply {
 
 /// What a request asks for.
 struct Question {
-    inquiry: CheckRequest,
+    check: CheckRequest,
     style: Style,
     deny: StatusCode,
 }
@@ -244,7 +244,7 @@ impl Question {
                 return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
             }
         };
-        let inquiry = CheckRequest { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
-        Ok(Self { inquiry, style, deny })
+        let check = CheckRequest { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
+        Ok(Self { check, style, deny })
     }
 }

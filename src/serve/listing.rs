@@ -184,8 +184,8 @@ impl Decided {
 
 /// A decision as an object to which more members can be added. `http/body.rs` writes the same without a map.
 #[must_use]
-pub fn decision(told: &CheckResult) -> Map<String, Value> {
-    let Value::Object(object) = json!(Decided::of(told)) else { return Map::new() };
+pub fn decision(result: &CheckResult) -> Map<String, Value> {
+    let Value::Object(object) = json!(Decided::of(result)) else { return Map::new() };
     object
 }
 
@@ -204,27 +204,27 @@ pub struct Facts {
 
 /// `RATION.EXPLAIN`: one object.
 #[must_use]
-pub fn explanation(inquiry: &CheckRequest, told: &CheckResult, facts: &Facts) -> String {
-    let CheckRequest { policy, key, .. } = inquiry;
+pub fn explanation(check: &CheckRequest, result: &CheckResult, facts: &Facts) -> String {
+    let CheckRequest { policy, key, .. } = check;
     let mut object = plan(policy.plan(key));
-    object.append(&mut decision(told));
+    object.append(&mut decision(result));
     object.insert("policy".into(), json!(&*policy.name));
     object.insert("key".into(), json!(shown(key)));
-    object.insert("digest".into(), json!(told.digest.to_string()));
+    object.insert("digest".into(), json!(result.digest.to_string()));
     object.insert("overridden".into(), json!(policy.overrides.get(key).is_some()));
     object.insert("override".into(), json!(policy.overrides.name_of(key)));
     object.insert("enforce".into(), json!(policy.enforce));
     object.insert("held".into(), json!(facts.held));
     object.insert("nodes".into(), json!(facts.nodes));
     object.insert("owner".into(), json!(facts.owner.as_deref()));
-    object.insert("each".into(), each(told, &facts.standings));
-    object.insert("why".into(), json!(why(told)));
+    object.insert("each".into(), each(result, &facts.standings));
+    object.insert("why".into(), json!(why(result)));
     Value::Object(object).to_string()
 }
 
 /// The state of each limit by itself.
-fn each(told: &CheckResult, standings: &[Standing]) -> Value {
-    let limits = told.rule.iter().flat_map(|rule| rule.limits.iter());
+fn each(result: &CheckResult, standings: &[Standing]) -> Value {
+    let limits = result.rule.iter().flat_map(|rule| rule.limits.iter());
     let each = limits.zip(standings).map(|(limit, standing)| {
         json!({
             "limit_name": limit.to_string(),
@@ -238,24 +238,24 @@ fn each(told: &CheckResult, standings: &[Standing]) -> Value {
 
 /// The decision as a sentence for people.
 #[must_use]
-pub fn why(told: &CheckResult) -> String {
-    let CheckResult { decision, rule, .. } = told;
+pub fn why(result: &CheckResult) -> String {
+    let CheckResult { decision, rule, .. } = result;
     let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    Why { told, name: &limit.map(ToString::to_string).unwrap_or_default() }.to_string()
+    Why { result, name: &limit.map(ToString::to_string).unwrap_or_default() }.to_string()
 }
 
 /// Writes that sentence. `name` is that of the limit which fills the decision's numbers, empty without one.
 #[derive(Debug)]
 pub struct Why<'a> {
     /// The decision.
-    pub told: &'a CheckResult,
+    pub result: &'a CheckResult,
     /// The limit's name.
     pub name: &'a str,
 }
 
 impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { told: CheckResult { decision, .. }, name } = self;
+        let Self { result: CheckResult { decision, .. }, name } = self;
         let wait = decision.retry_after.map_or(0, Micros::as_millis_ceil);
         match decision.reason {
             Reason::Ok if name.is_empty() => f.write_str("the policy does not limit this key"),

@@ -80,7 +80,7 @@ impl Outgoing {
     }
 
     /// From now on `bell` is notified of calls that were put into the turnstile; its owner then calls [`Node::ring`].
-    pub(super) fn tell_at_the_end(&mut self, bell: Arc<Notify>) {
+    pub(super) fn ring_at_the_end(&mut self, bell: Arc<Notify>) {
         self.bell = Some(bell);
     }
 
@@ -417,7 +417,7 @@ impl Node {
         // A shard that has news after this line wakes the gossip; one that had some before is seen below.
         self.rests.store(true, Ordering::Relaxed);
         let mut has_news = false;
-        self.each_shard(|shard| has_news |= shard.has_to_tell());
+        self.each_shard(|shard| has_news |= shard.has_reports());
         self.rests.store(!has_news, Ordering::Relaxed);
         !has_news
     }
@@ -652,7 +652,7 @@ impl Node {
                 }
             }
         }
-        out.news |= leasing.shard.has_to_tell() && self.rests.load(Ordering::Relaxed);
+        out.news |= leasing.shard.has_reports() && self.rests.load(Ordering::Relaxed);
         self.note_deadline(cell, leasing, out);
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::ask::{Ask, CheckRequest};
-use super::check_request::{CheckResult, MultiCheck, decide_one, decide_since, look};
+use super::check_request::{CheckResult, MultiCheck, decide_one, decide_since, peek_local};
 use super::connection_permits::ConnectionPermits;
 use super::held::Held;
 use super::listing::{self, Facts};
@@ -34,18 +34,18 @@ const PARTS: u64 = 4;
 
 /// The reply to `RATION.MCHECK`.
 pub(super) async fn mcheck(state: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
-    let (limited, told) = ended(&state, asked, &permits).await;
+    let (limited, results) = ended(&state, asked, &permits).await;
     whole(|writer| {
-        writer.array(1 + told.len());
+        writer.array(1 + results.len());
         writer.integer(i64::from(limited));
-        told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref()));
+        results.iter().for_each(|result| writer.decision(&result.decision, result.rule.as_deref()));
     })
 }
 
 /// The reply to a `RATION.CHECK` of a concurrent limit that had to wait.
 pub(super) async fn occupy(state: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
-    let (_, told) = ended(&state, asked, &permits).await;
-    whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
+    let (_, results) = ended(&state, asked, &permits).await;
+    whole(|writer| results.iter().for_each(|result| writer.decision(&result.decision, result.rule.as_deref())))
 }
 
 async fn ended(state: &ServerState, mut asked: MultiCheck, permits: &ConnectionPermits) -> (bool, Vec<CheckResult>) {
@@ -55,32 +55,32 @@ async fn ended(state: &ServerState, mut asked: MultiCheck, permits: &ConnectionP
     let (now, mut out) = (state.node.clock.now(), Outgoing::default());
     let ended = asked.end(state, now, &mut out);
     state.node.flush(&mut out);
-    ended.1.iter().for_each(|told| permits.keep(state, now, told));
+    ended.1.iter().for_each(|result| permits.keep(state, now, result));
     ended
 }
 
 /// `RATION.HOLD`: a decision, and the id of the hold if there is one.
-pub(super) async fn hold(state: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: Option<u64>) -> Vec<u8> {
+pub(super) async fn hold(state: Arc<ServerState>, check: CheckRequest, ttl_ms: Option<u64>) -> Vec<u8> {
     let ttl = ttl_ms.map_or(holds::TTL, Micros::from_millis).min(holds::LONGEST);
     if !state.holds().has_room(state.node.clock.now()) {
         let most = holds::MOST;
         return whole(|writer| writer.error(&format!("ERR {most} holds are open on this node: settle some first")));
     }
-    let Some(memory) = state.admission.memory_for_hold(inquiry.key.len() + HOLD) else {
+    let Some(memory) = state.admission.memory_for_hold(check.key.len() + HOLD) else {
         let text = "ERR the holds that are open on this node take as much memory as they may: settle some first";
         return whole(|writer| writer.error(text));
     };
-    let told = decide_one(&state, inquiry.clone()).await;
-    let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
+    let result = decide_one(&state, check.clone()).await;
+    let is_held = result.decision.verdict == Verdict::Allow && result.rule.is_some();
     let id = is_held.then(|| {
-        let charge = Charge::of(inquiry.cost, &told.decision);
+        let charge = Charge::of(check.cost, &result.decision);
         let id = crate::clock::unguessable();
-        state.holds().keep(id, charge, Held::new(inquiry, memory), state.node.clock.now() + ttl);
+        state.holds().keep(id, charge, Held::new(check, memory), state.node.clock.now() + ttl);
         id
     });
     whole(|writer| {
         writer.array(11);
-        writer.ten(&told.decision, told.rule.as_deref());
+        writer.ten(&result.decision, result.rule.as_deref());
         match id {
             Some(id) => writer.bulk(format!("{id:032x}").as_bytes()),
             None => writer.bulk(b""),
@@ -96,11 +96,11 @@ pub(super) async fn settle(state: Arc<ServerState>, id: Box<[u8]>, cost: u64) ->
         let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
         return whole(|writer| writer.error(text));
     };
-    let stands = settled(&state, charge, &held.inquiry, cost).await;
+    let stands = settled(&state, charge, &held.check, cost).await;
     whole(|writer| writer.count(stands))
 }
 
-async fn settled(state: &ServerState, charge: Charge, inquiry: &CheckRequest, cost: u64) -> u64 {
+async fn settled(state: &ServerState, charge: Charge, check: &CheckRequest, cost: u64) -> u64 {
     let (mut settling, mut step) = Settling::begin(charge, cost);
     let mut rule = None;
     loop {
@@ -108,13 +108,13 @@ async fn settled(state: &ServerState, charge: Charge, inquiry: &CheckRequest, co
             Step::Ask(cost) => {
                 // A step without a cost only asks whether the charged window is still open. This node knows that
                 // without asking the store.
-                let told = if cost == 0 { look(state, inquiry) } else { decide_one(state, inquiry.of(cost)).await };
-                step = settling.next(&told.decision, told.rule.as_deref());
-                rule = told.rule;
+                let result = if cost == 0 { peek_local(state, check) } else { decide_one(state, check.of(cost)).await };
+                step = settling.next(&result.decision, result.rule.as_deref());
+                rule = result.rule;
             }
             Step::End { stands, back } => {
                 if let Some(rule) = rule.filter(|_| back > 0) {
-                    give_back(state, &rule, &inquiry.of(back), charge);
+                    give_back(state, &rule, &check.of(back), charge);
                 }
                 return stands;
             }
@@ -122,8 +122,8 @@ async fn settled(state: &ServerState, charge: Charge, inquiry: &CheckRequest, co
     }
 }
 
-fn give_back(state: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, charge: Charge) {
-    let CheckRequest { policy, key, cost, asker, .. } = inquiry;
+fn give_back(state: &ServerState, rule: &Arc<Rule>, check: &CheckRequest, charge: Charge) {
+    let CheckRequest { policy, key, cost, asker, .. } = check;
     let request = Request { rule, digest: state.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
     let nobody = Arc::new(Mailbox::of(*asker));
@@ -132,19 +132,19 @@ fn give_back(state: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, char
 }
 
 /// `RATION.LEASE`: how many tokens a client may spend without asking, for how long, and the decision.
-pub(super) async fn lease(state: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
+pub(super) async fn lease(state: Arc<ServerState>, check: CheckRequest) -> Vec<u8> {
     let begun = state.node.clock.now();
-    let (want, seen) = (inquiry.cost, decide_since(&state, begun, inquiry.of(0)).await);
+    let (want, seen) = (check.cost, decide_since(&state, begun, check.of(0)).await);
     let Some(rule) = seen.rule.clone() else {
         let granted = if seen.decision.verdict == Verdict::Allow { want } else { 0 };
         return lent(granted, LEASE_LIFE, &seen);
     };
     let part = want.min((seen.decision.remaining / PARTS).max(1));
-    let told = decide_since(&state, begun, inquiry.of(part)).await;
-    let granted = if told.decision.verdict == Verdict::Allow { part } else { 0 };
-    let life = life(&rule, &told.decision);
+    let result = decide_since(&state, begun, check.of(part)).await;
+    let granted = if result.decision.verdict == Verdict::Allow { part } else { 0 };
+    let life = life(&rule, &result.decision);
     // The client measures the time by its own clock, which may run slower, so it is told 0.1 % less.
-    lent(granted, Micros(life.0 - life.0 / 1_000), &told)
+    lent(granted, Micros(life.0 - life.0 / 1_000), &result)
 }
 
 /// How long the tokens can be spent, under all limits.
@@ -158,22 +158,22 @@ fn life(rule: &Rule, decision: &Decision) -> Micros {
     lives.min().unwrap_or(LEASE_LIFE)
 }
 
-fn lent(granted: u64, life: Micros, told: &CheckResult) -> Vec<u8> {
+fn lent(granted: u64, life: Micros, result: &CheckResult) -> Vec<u8> {
     whole(|writer| {
         writer.array(12);
         writer.count(granted);
         writer.count(if granted > 0 { life.0 / 1_000 } else { 0 });
-        writer.ten(&told.decision, told.rule.as_deref());
+        writer.ten(&result.decision, result.rule.as_deref());
     })
 }
 
 /// `RATION.HEADERS`: whether the key is limited, then names and values of header fields.
-pub(super) async fn headers(state: Arc<ServerState>, inquiry: CheckRequest, style: Style) -> Vec<u8> {
-    let told = decide_one(&state, inquiry).await;
-    let fields = fields(style, &told.decision, told.rule.as_deref());
+pub(super) async fn headers(state: Arc<ServerState>, check: CheckRequest, style: Style) -> Vec<u8> {
+    let result = decide_one(&state, check).await;
+    let fields = fields(style, &result.decision, result.rule.as_deref());
     whole(|writer| {
         writer.array(1 + 2 * fields.len());
-        writer.integer(i64::from(told.decision.verdict == Verdict::Deny));
+        writer.integer(i64::from(result.decision.verdict == Verdict::Deny));
         for (name, value) in &fields {
             writer.bulk(name.as_bytes());
             writer.bulk(value.as_bytes());
@@ -182,24 +182,24 @@ pub(super) async fn headers(state: Arc<ServerState>, inquiry: CheckRequest, styl
 }
 
 /// `RATION.EXPLAIN`: JSON.
-pub(super) async fn explain(state: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
-    let text = explained(&state, inquiry).await;
+pub(super) async fn explain(state: Arc<ServerState>, check: CheckRequest) -> Vec<u8> {
+    let text = explained(&state, check).await;
     whole(|writer| writer.bulk(text.as_bytes()))
 }
 
 /// Explains in JSON why a key is limited, or would be.
-pub(super) async fn explained(state: &ServerState, inquiry: CheckRequest) -> String {
-    let inquiry = CheckRequest { peek: true, ..inquiry };
-    let told = decide_one(state, inquiry.clone()).await;
-    let (now, digest) = (state.node.clock.now(), state.node.digests.digest(&inquiry.policy.name, &inquiry.key));
-    let request = |rule| Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
+pub(super) async fn explained(state: &ServerState, check: CheckRequest) -> String {
+    let check = CheckRequest { peek: true, ..check };
+    let result = decide_one(state, check.clone()).await;
+    let (now, digest) = (state.node.clock.now(), state.node.digests.digest(&check.policy.name, &check.key));
+    let request = |rule| Request { rule, digest, key: &check.key, cost: 0, peek: true };
     let facts = Facts {
         held: state.node.held(now, digest),
-        standings: told.rule.as_ref().and_then(|rule| state.node.standings(now, &request(rule))).unwrap_or_default(),
+        standings: result.rule.as_ref().and_then(|rule| state.node.standings(now, &request(rule))).unwrap_or_default(),
         nodes: state.fleet_status().map(|fleet| fleet.view.live),
-        owner: told.rule.as_ref().and_then(|rule| state.node.owner(now, &request(rule))),
+        owner: result.rule.as_ref().and_then(|rule| state.node.owner(now, &request(rule))),
     };
-    listing::explanation(&inquiry, &told, &facts)
+    listing::explanation(&check, &result, &facts)
 }
 
 fn whole(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {

@@ -185,7 +185,7 @@ impl Session {
 
     /// Whether a command that is too late to ask the store is answered at once.
     #[must_use]
-    pub fn is_told_late(&self, args: Args<'_>) -> bool {
+    pub fn answers_late(&self, args: Args<'_>) -> bool {
         let is_check = || match Command::parse(args) {
             Ok(Command::Check { .. }) => true,
             Ok(Command::Throttle { quantity, .. }) => quantity >= 0,
@@ -261,10 +261,10 @@ impl Session {
             Command::Reset { policy, key } => self.refund_or_reset(batch, Ask::Reset, policy, key, 0),
             Command::MCheck => self.mcheck(batch, args),
             Command::Headers { policy, key, cost, style } => {
-                self.reply_later(batch, (policy, key, cost), |state, inquiry| requests::headers(state, inquiry, style));
+                self.reply_later(batch, (policy, key, cost), |state, check| requests::headers(state, check, style));
             }
             Command::Hold { policy, key, cost, ttl_ms } => {
-                self.reply_later(batch, (policy, key, cost), |state, inquiry| requests::hold(state, inquiry, ttl_ms));
+                self.reply_later(batch, (policy, key, cost), |state, check| requests::hold(state, check, ttl_ms));
             }
             Command::Lease { policy, key, want } => self.reply_later(batch, (policy, key, want), requests::lease),
             Command::Explain { policy, key } => self.explain(batch, policy, key),

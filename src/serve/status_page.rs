@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::daemon_status::DaemonStatus;
 use super::fleet_top;
-use super::tell::Tell;
 use super::top;
 use crate::clock;
 use crate::core::policy::ON_TRIAL;
@@ -67,13 +67,13 @@ impl StatusPage {
 
     /// The figures as of a moment ago.
     #[must_use]
-    pub fn figures(&self, tell: &dyn Tell) -> Value {
-        let now = tell.state().node.clock.now();
+    pub fn figures(&self, daemon: &dyn DaemonStatus) -> Value {
+        let now = daemon.state().node.clock.now();
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         match &*figures {
             Some((at, known)) if now.since(*at) < FRESH => known.clone(),
             _ => {
-                let made = top::top(tell.state(), self.shows_keys.then_some(KEYS));
+                let made = top::top(daemon.state(), self.shows_keys.then_some(KEYS));
                 figures.insert((now, made)).1.clone()
             }
         }
@@ -82,8 +82,8 @@ impl StatusPage {
     /// The totals of each node of the fleet as of a moment ago, if there are any. Asks the nodes again, unless they
     /// were just asked.
     #[must_use]
-    pub fn nodes(&self, tell: &dyn Tell) -> Value {
-        let state = tell.state();
+    pub fn nodes(&self, daemon: &dyn DaemonStatus) -> Value {
+        let state = daemon.state();
         if state.fleet_look.get().is_none() {
             return Value::Null;
         }
@@ -94,14 +94,14 @@ impl StatusPage {
             Some((looking.node.clock.now(), told))
         });
         let nodes = lock(&self.nodes);
-        let fresh = nodes.told.as_ref().filter(|(at, _)| now.since(*at) < STALE);
+        let fresh = nodes.totals.as_ref().filter(|(at, _)| now.since(*at) < STALE);
         fresh.map(|(_, told)| told.clone()).unwrap_or_default()
     }
 
     /// The page, and the policy for browsers that it comes with.
     #[must_use]
-    pub fn html(&self, tell: &dyn Tell) -> (String, String) {
-        let figures = self.figures(tell);
+    pub fn html(&self, daemon: &dyn DaemonStatus) -> (String, String) {
+        let figures = self.figures(daemon);
         let nonce = format!("{:016x}{:016x}", clock::random(), clock::random());
         let list = |kind: &str| match figures["hot"][kind].as_array() {
             Some(keys) => rows(&["Policy", "Key", "Times"], keys, |key| {
@@ -113,13 +113,13 @@ impl StatusPage {
         };
         let parts = [
             ("%NONCE%", nonce.clone()),
-            ("%HEAD%", escaped(&tell.summary())),
+            ("%HEAD%", escaped(&daemon.summary())),
             ("%RATES%", String::new()),
             ("%USED%", list("used")),
             ("%DENIED%", list("denied")),
             ("%POLICIES%", policies(&figures)),
             ("%SERVERS%", servers(&figures)),
-            ("%PEERS%", peers(&figures, &self.nodes(tell))),
+            ("%PEERS%", peers(&figures, &self.nodes(daemon))),
         ];
         let policy = format!(
             "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; base-uri 'none'; \
@@ -130,11 +130,11 @@ impl StatusPage {
 
     /// A stream of events; `None` when there are as many as there may be.
     #[must_use]
-    pub fn events(self: &Arc<Self>, tell: Arc<dyn Tell>) -> Option<Events> {
+    pub fn events(self: &Arc<Self>, daemon: Arc<dyn DaemonStatus>) -> Option<Events> {
         let place = self.streams.clone().try_acquire_owned().ok()?;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Some(Events { page: self.clone(), tell, ticks, sent: 0, _place: place })
+        Some(Events { page: self.clone(), daemon, ticks, sent: 0, _place: place })
     }
 }
 
@@ -145,7 +145,7 @@ struct Nodes {
     asked: Instant,
     is_asking: bool,
     /// When they had answered, and their answers as a list.
-    told: Option<(Instant, Value)>,
+    totals: Option<(Instant, Value)>,
 }
 
 /// Asks the nodes by running `asking`, unless they are being asked or were just asked.
@@ -163,7 +163,7 @@ fn ask(
     let asker = Asking(nodes.clone());
     tokio::spawn(async move {
         if let Some(told) = asking.await {
-            lock(&asker.0).told = Some(told);
+            lock(&asker.0).totals = Some(told);
         }
     });
 }
@@ -323,7 +323,7 @@ fn escaped(text: &str) -> String {
 /// A body that goes on until its reader leaves: figures each second, and the charts now and then.
 pub struct Events {
     page: Arc<StatusPage>,
-    tell: Arc<dyn Tell>,
+    daemon: Arc<dyn DaemonStatus>,
     ticks: Interval,
     sent: u64,
     _place: OwnedSemaphorePermit,
@@ -343,10 +343,10 @@ impl Body for Events {
         ready!(self.ticks.poll_tick(cx));
         let mut text = String::new();
         if self.sent.is_multiple_of(CHARTS_EACH) {
-            let _ = write!(text, "event: history\ndata: {}\n\n", self.tell.state().history.json());
+            let _ = write!(text, "event: history\ndata: {}\n\n", self.daemon.state().history.json());
         }
-        let _ = write!(text, "event: top\ndata: {}\n\n", self.page.figures(&*self.tell));
-        let nodes = self.page.nodes(&*self.tell);
+        let _ = write!(text, "event: top\ndata: {}\n\n", self.page.figures(&*self.daemon));
+        let nodes = self.page.nodes(&*self.daemon);
         if !nodes.is_null() {
             let _ = write!(text, "event: fleet\ndata: {nodes}\n\n");
         }
@@ -393,7 +393,7 @@ mod tests {
         async fn seen(nodes: &Arc<Mutex<Nodes>>) -> Option<u64> {
             // The runtime has one thread, so the spawned task has ended after this.
             tokio::task::yield_now().await;
-            lock(nodes).told.as_ref().and_then(|(_, told)| told.as_u64())
+            lock(nodes).totals.as_ref().and_then(|(_, told)| told.as_u64())
         }
         let (nodes, second) = (Arc::<Mutex<Nodes>>::default(), |number: u64| Instant(number * 1_000_000));
         ask(&nodes, second(1), async { Some((Instant(1), json!(1))) });

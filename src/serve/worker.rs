@@ -117,7 +117,7 @@ impl Worker {
     /// dispatch that alone. Runs until the runtime ends.
     async fn ring_in_turn(self: Arc<Self>, node: Arc<Node>) {
         let bell = Arc::<Notify>::default();
-        self.lock().outgoing.tell_at_the_end(bell.clone());
+        self.lock().outgoing.ring_at_the_end(bell.clone());
         loop {
             // The first call notifies this task, which then runs after all tasks that were ready by then.
             bell.notified().await;

@@ -33,31 +33,31 @@ pub(super) enum Hits {
 pub(super) struct Limited {
     pub(super) place: usize,
     pub(super) hits: Hits,
-    pub(super) inquiry: CheckRequest,
+    pub(super) check: CheckRequest,
 }
 
-/// The answer about `count` descriptors. Those that are `limited` have the results `told`; the others are admitted.
-pub(super) fn write(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> Vec<u8> {
+/// The answer about `count` descriptors. Those that are `limited` have `results`; the others are admitted.
+pub(super) fn write(count: usize, limited: &[Limited], results: &[CheckResult], style: Option<Style>) -> Vec<u8> {
     let mut answer = Message(Vec::with_capacity(ROOM));
     answer.0.extend_from_slice(&[0; FRAME_HEAD]);
-    let is_denied = told.iter().any(|told| told.decision.verdict == Verdict::Deny);
+    let is_denied = results.iter().any(|result| result.decision.verdict == Verdict::Deny);
     answer.number(1, code(is_denied));
-    let mut rest = limited.iter().zip(told).peekable();
+    let mut rest = limited.iter().zip(results).peekable();
     for place in 0..count {
         answer.part(2, |status| match rest.next_if(|(limited, _)| limited.place == place) {
-            Some((limited, told)) => write_status(status, limited, told),
+            Some((limited, result)) => write_status(status, limited, result),
             None => status.number(1, code(false)),
         });
     }
-    if let Some((limited, told)) = limited.iter().zip(told).min_by_key(|(_, told)| tightness(told)) {
-        let fields = style.map_or(Vec::new(), |style| fields(style, &told.decision, told.rule.as_deref()));
+    if let Some((limited, result)) = limited.iter().zip(results).min_by_key(|(_, result)| tightness(result)) {
+        let fields = style.map_or(Vec::new(), |style| fields(style, &result.decision, result.rule.as_deref()));
         for (name, value) in fields {
             answer.part(3, |field| {
                 field.text(1, name);
                 field.text(2, &value);
             });
         }
-        answer.part(6, |metadata| write_metadata(metadata, limited, told));
+        answer.part(6, |metadata| write_metadata(metadata, limited, result));
     }
     let Message(mut bytes) = answer;
     let length = u32::try_from(bytes.len() - FRAME_HEAD).unwrap_or(u32::MAX);
@@ -67,22 +67,22 @@ pub(super) fn write(count: usize, limited: &[Limited], told: &[CheckResult], sty
 
 /// Orders results by what a client must respect first: the longest wait, then what shadow mode would have denied,
 /// then the fewest tokens left, then results without a limit.
-fn tightness(told: &CheckResult) -> (u8, u64) {
-    let decision = &told.decision;
+fn tightness(result: &CheckResult) -> (u8, u64) {
+    let decision = &result.decision;
     match decision.verdict {
         Verdict::Deny => (0, u64::MAX - decision.retry_after.map_or(u64::MAX, |wait| wait.0)),
         Verdict::Allow if decision.reason == Reason::Shadow => (1, 0),
-        Verdict::Allow if told.rule.is_some() => (2, decision.remaining),
+        Verdict::Allow if result.rule.is_some() => (2, decision.remaining),
         Verdict::Allow => (3, 0),
     }
 }
 
 /// A `DescriptorStatus`.
-fn write_status(status: &mut Message, limited: &Limited, told: &CheckResult) {
-    let decision = &told.decision;
+fn write_status(status: &mut Message, limited: &Limited, result: &CheckResult) {
+    let decision = &result.decision;
     let is_denied = decision.verdict == Verdict::Deny;
     status.number(1, code(is_denied));
-    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+    let limit = result.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
     let Some(limit) = limit else {
         return status.number(3, if is_denied { 0 } else { u32::MAX.into() });
     };
@@ -91,7 +91,7 @@ fn write_status(status: &mut Message, limited: &Limited, told: &CheckResult) {
         let unit = Unit::LENGTHS.into_iter().find(|(_, seconds)| *seconds == length);
         current.number(1, small(limit.capacity()));
         current.number(2, unit.map_or(0, |(unit, _)| unit as u64));
-        current.text(3, &limited.inquiry.policy.name);
+        current.text(3, &limited.check.policy.name);
     });
     status.number(3, small(decision.remaining.min(decision.limit)));
     // Envoy passes on only whole seconds to its clients, so they are rounded up.
@@ -99,14 +99,14 @@ fn write_status(status: &mut Message, limited: &Limited, told: &CheckResult) {
 }
 
 /// Writes a `Struct` for access logs and later filters.
-fn write_metadata(metadata: &mut Message, limited: &Limited, told: &CheckResult) {
-    let decision = &told.decision;
-    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+fn write_metadata(metadata: &mut Message, limited: &Limited, result: &CheckResult) {
+    let decision = &result.decision;
+    let limit = result.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
     metadata.entry("descriptor", |value| value.double(2, limited.place as f64));
     if let Some(limit) = limit {
         metadata.entry("limit", |value| value.shown(3, limit));
     }
-    metadata.entry("policy", |value| value.string(3, &limited.inquiry.policy.name));
+    metadata.entry("policy", |value| value.string(3, &limited.check.policy.name));
     metadata.entry("reason", |value| value.string(3, decision.reason.as_str()));
     metadata.entry("source", |value| value.string(3, decision.source.as_str()));
 }
@@ -226,17 +226,17 @@ mod tests {
     use crate::store::turns::Asker;
 
     /// The same answer, built as a value.
-    fn built(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> RateLimitResponse {
+    fn built(count: usize, limited: &[Limited], results: &[CheckResult], style: Option<Style>) -> RateLimitResponse {
         let free = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let mut statuses = vec![free; count];
-        for (limited, told) in limited.iter().zip(told) {
-            statuses[limited.place] = status(limited, told);
+        for (limited, result) in limited.iter().zip(results) {
+            statuses[limited.place] = status(limited, result);
         }
-        let is_denied = told.iter().any(|told| told.decision.verdict == Verdict::Deny);
-        let tightest = limited.iter().zip(told).min_by_key(|(_, told)| tightness(told));
-        let (headers, dynamic_metadata) = tightest.map_or((Vec::new(), None), |(limited, told)| {
-            let fields = style.map_or(Vec::new(), |style| fields(style, &told.decision, told.rule.as_deref()));
-            (fields, Some(metadata(limited, told)))
+        let is_denied = results.iter().any(|result| result.decision.verdict == Verdict::Deny);
+        let tightest = limited.iter().zip(results).min_by_key(|(_, result)| tightness(result));
+        let (headers, dynamic_metadata) = tightest.map_or((Vec::new(), None), |(limited, result)| {
+            let fields = style.map_or(Vec::new(), |style| fields(style, &result.decision, result.rule.as_deref()));
+            (fields, Some(metadata(limited, result)))
         });
         let header = |(key, value): (&str, String)| HeaderValue { key: key.to_owned(), value };
         RateLimitResponse {
@@ -247,15 +247,15 @@ mod tests {
         }
     }
 
-    fn limit_of(told: &CheckResult) -> Option<&Limit> {
-        told.rule.as_ref().map(|rule| &rule.limits[usize::from(told.decision.limit_index)])
+    fn limit_of(result: &CheckResult) -> Option<&Limit> {
+        result.rule.as_ref().map(|rule| &rule.limits[usize::from(result.decision.limit_index)])
     }
 
-    fn status(limited: &Limited, told: &CheckResult) -> DescriptorStatus {
-        let is_denied = told.decision.verdict == Verdict::Deny;
+    fn status(limited: &Limited, result: &CheckResult) -> DescriptorStatus {
+        let is_denied = result.decision.verdict == Verdict::Deny;
         let code = if is_denied { Code::OverLimit } else { Code::Ok }.into();
         let clipped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let Some(limit) = limit_of(told) else {
+        let Some(limit) = limit_of(result) else {
             let limit_remaining = if is_denied { 0 } else { u32::MAX };
             return DescriptorStatus { code, limit_remaining, ..DescriptorStatus::default() };
         };
@@ -263,36 +263,36 @@ mod tests {
         DescriptorStatus {
             code,
             current_limit: Some(RateLimit {
-                name: limited.inquiry.policy.name.to_string(),
+                name: limited.check.policy.name.to_string(),
                 requests_per_unit: clipped(limit.capacity()),
                 unit: unit.map_or(Unit::Unknown, |(unit, _)| unit).into(),
             }),
-            limit_remaining: clipped(told.decision.remaining.min(told.decision.limit)),
+            limit_remaining: clipped(result.decision.remaining.min(result.decision.limit)),
             duration_until_reset: Some(Duration {
-                seconds: i64::try_from(told.decision.reset_after.as_secs_ceil()).unwrap_or(i64::MAX),
+                seconds: i64::try_from(result.decision.reset_after.as_secs_ceil()).unwrap_or(i64::MAX),
                 nanos: 0,
             }),
         }
     }
 
-    fn metadata(limited: &Limited, told: &CheckResult) -> Struct {
+    fn metadata(limited: &Limited, result: &CheckResult) -> Struct {
         let text = |text: &str| Value { kind: Some(Kind::Text(text.to_owned())) };
         let mut fields = BTreeMap::from([
-            ("policy".to_owned(), text(&limited.inquiry.policy.name)),
-            ("reason".to_owned(), text(told.decision.reason.as_str())),
-            ("source".to_owned(), text(told.decision.source.as_str())),
+            ("policy".to_owned(), text(&limited.check.policy.name)),
+            ("reason".to_owned(), text(result.decision.reason.as_str())),
+            ("source".to_owned(), text(result.decision.source.as_str())),
             ("descriptor".to_owned(), Value { kind: Some(Kind::Number(limited.place as f64)) }),
         ]);
-        fields.extend(limit_of(told).map(|limit| ("limit".to_owned(), text(&limit.to_string()))));
+        fields.extend(limit_of(result).map(|limit| ("limit".to_owned(), text(&limit.to_string()))));
         Struct { fields }
     }
 
     fn limited(place: usize, name: &str) -> Limited {
         let (plan, overrides) = (Plan::Unlimited, Overrides::default());
         let policy = Policy { name: name.into(), plan, overrides, enforce: 100, refunds: true, candidate: None };
-        let inquiry =
+        let check =
             CheckRequest { policy: Arc::new(policy), key: b"k"[..].into(), cost: 1, peek: false, asker: Asker::NODE };
-        Limited { place, hits: Hits::Take(1), inquiry }
+        Limited { place, hits: Hits::Take(1), check }
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
             let count = 1 + draw(64) as usize;
             let places: Vec<usize> = (0..count).filter(|_| draw(3) > 0).collect();
             let limited: Vec<_> = places.iter().map(|&place| limited(place, names[draw(5) as usize])).collect();
-            let told: Vec<_> = places
+            let results: Vec<_> = places
                 .iter()
                 .map(|_| {
                     let rule = if draw(4) == 0 { None } else { rules[draw(5) as usize].clone() };
@@ -333,10 +333,10 @@ mod tests {
                 })
                 .collect();
             let style = [None, Some(Style::Draft), Some(Style::X), Some(Style::Github)][round % 4];
-            let bytes = write(count, &limited, &told, style);
+            let bytes = write(count, &limited, &results, style);
             let (head, message) = bytes.split_at(FRAME_HEAD);
             assert_eq!(head, [&[0][..], &(message.len() as u32).to_be_bytes()].concat());
-            let wanted = built(count, &limited, &told, style);
+            let wanted = built(count, &limited, &results, style);
             assert_eq!(RateLimitResponse::decode(message).expect("it is a message"), wanted);
             assert_eq!(message.len(), wanted.encoded_len(), "nothing is said that could be left out");
         }

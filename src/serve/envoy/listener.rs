@@ -151,12 +151,12 @@ enum Accepting {
 /// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    stream: Stream,
+    stream: EnvoyStream,
     headers: Option<Style>,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum EnvoyStream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
@@ -164,12 +164,12 @@ enum Stream {
 /// An accepted connection that is detached from its runtime.
 #[derive(Debug)]
 pub(crate) struct Resting {
-    inner: RestingStream,
+    inner: RestingEnvoyStream,
     headers: Option<Style>,
 }
 
 #[derive(Debug)]
-enum RestingStream {
+enum RestingEnvoyStream {
     Unix(std::os::unix::net::UnixStream),
     Tcp(std::net::TcpStream),
 }
@@ -189,8 +189,8 @@ impl Listener {
     /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         let stream = match &self.accepting {
-            Accepting::Unix(listener) => Stream::Unix(listener.accept().await?.0),
-            Accepting::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
+            Accepting::Unix(listener) => EnvoyStream::Unix(listener.accept().await?.0),
+            Accepting::Tcp(listener) => EnvoyStream::Tcp(listener.accept().await?.0),
         };
         Ok(Accepted { stream, headers: self.headers })
     }
@@ -200,8 +200,8 @@ impl Accepted {
     /// Detaches the connection from its runtime, so that another thread's runtime can take it.
     pub(crate) fn rest(self) -> io::Result<Resting> {
         let inner = match self.stream {
-            Stream::Unix(stream) => RestingStream::Unix(stream.into_std()?),
-            Stream::Tcp(stream) => RestingStream::Tcp(stream.into_std()?),
+            EnvoyStream::Unix(stream) => RestingEnvoyStream::Unix(stream.into_std()?),
+            EnvoyStream::Tcp(stream) => RestingEnvoyStream::Tcp(stream.into_std()?),
         };
         Ok(Resting { inner, headers: self.headers })
     }
@@ -210,8 +210,8 @@ impl Accepted {
     pub(crate) fn uid(&self) -> Option<u32> {
         match &self.stream {
             // `u32::MAX` is nobody's uid; it stands for a peer whose uid cannot be read.
-            Stream::Unix(stream) => Some(stream.peer_cred().map_or(u32::MAX, |cred| cred.uid())),
-            Stream::Tcp(_) => None,
+            EnvoyStream::Unix(stream) => Some(stream.peer_cred().map_or(u32::MAX, |cred| cred.uid())),
+            EnvoyStream::Tcp(_) => None,
         }
     }
 }
@@ -220,8 +220,8 @@ impl Resting {
     /// Attaches the connection to the runtime that this is called in.
     pub(crate) fn resume(self) -> io::Result<Accepted> {
         let stream = match self.inner {
-            RestingStream::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
-            RestingStream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            RestingEnvoyStream::Unix(stream) => EnvoyStream::Unix(UnixStream::from_std(stream)?),
+            RestingEnvoyStream::Tcp(stream) => EnvoyStream::Tcp(TcpStream::from_std(stream)?),
         };
         Ok(Accepted { stream, headers: self.headers })
     }
@@ -233,8 +233,8 @@ pub(crate) async fn serve(accepted: Accepted, pass: ConnectionGuard, state: Arc<
     let service = Service::new(state, accepted.headers, pass.mailbox.asker());
     match accepted.stream {
         // No PINGs: the operating system reports when the other end of a Unix socket is gone.
-        Stream::Unix(stream) => converse(stream, None, &pass, service, counter).await,
-        Stream::Tcp(stream) => {
+        EnvoyStream::Unix(stream) => converse(stream, None, &pass, service, counter).await,
+        EnvoyStream::Tcp(stream) => {
             // Without this, Nagle's algorithm delays answers. If it cannot be set, they are just slower.
             let _ = stream.set_nodelay(true);
             converse(stream, Some(QUIET), &pass, service, counter).await;

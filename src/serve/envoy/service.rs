@@ -53,8 +53,8 @@ impl Service {
         }
         let came = self.state.node.clock.now();
         let turn = self.queue.turn().await;
-        let (headers, asking) = (self.headers, TimedMultiCheck::begin(&self.state, came, inquiries(&limited)));
-        let (limited, told) = if asking.is_complete() {
+        let (headers, asking) = (self.headers, TimedMultiCheck::begin(&self.state, came, checks(&limited)));
+        let (limited, results) = if asking.is_complete() {
             drop(turn);
             self.end(asking, limited).await
         } else {
@@ -68,37 +68,37 @@ impl Service {
             });
             ended.await.map_err(|_| Status::unavailable("the daemon is leaving"))?
         };
-        match refusal(&limited, &told) {
+        match refusal(&limited, &results) {
             Some(refusal) => Err(refusal),
-            None => Ok(answer::write(count, &limited, &told, headers)),
+            None => Ok(answer::write(count, &limited, &results, headers)),
         }
     }
 
     async fn end(&self, asking: TimedMultiCheck, limited: Vec<Limited>) -> (Vec<Limited>, Vec<CheckResult>) {
-        let (is_denied, mut told) = asking.end(&self.state).await;
+        let (is_denied, mut results) = asking.end(&self.state).await;
         if !is_denied {
-            limited.iter().zip(&mut told).for_each(|(limited, told)| self.give_back(limited, told));
+            limited.iter().zip(&mut results).for_each(|(limited, result)| self.give_back(limited, result));
         }
-        (limited, told)
+        (limited, results)
     }
 
-    fn give_back(&self, Limited { hits, inquiry, .. }: &Limited, told: &mut CheckResult) {
-        let (Hits::Give(cost), Some(rule)) = (*hits, &told.rule) else { return };
+    fn give_back(&self, Limited { hits, check, .. }: &Limited, result: &mut CheckResult) {
+        let (Hits::Give(cost), Some(rule)) = (*hits, &result.rule) else { return };
         if cost == 0 {
             return;
         }
-        let key = &inquiry.key;
+        let key = &check.key;
         let (node, mut out) = (&self.state.node, Outgoing::default());
-        let digest = node.digests.digest(&inquiry.policy.name, key);
+        let digest = node.digests.digest(&check.policy.name, key);
         let request = shard::Request { rule, digest, key, cost, peek: false };
-        node.ask(node.clock.now(), Ask::Refund, request, (&Arc::new(Mailbox::of(inquiry.asker)), 0), &mut out);
+        node.ask(node.clock.now(), Ask::Refund, request, (&Arc::new(Mailbox::of(check.asker)), 0), &mut out);
         node.flush(&mut out);
-        told.decision.remaining = told.decision.remaining.saturating_add(cost).min(told.decision.limit);
+        result.decision.remaining = result.decision.remaining.saturating_add(cost).min(result.decision.limit);
     }
 }
 
-fn inquiries(limited: &[Limited]) -> Vec<CheckRequest> {
-    limited.iter().map(|limited| limited.inquiry.clone()).collect()
+fn checks(limited: &[Limited]) -> Vec<CheckRequest> {
+    limited.iter().map(|limited| limited.check.clone()).collect()
 }
 
 /// The descriptors that policies limit, in order.
@@ -140,9 +140,9 @@ fn read(policies: &PolicySet, request: &RateLimitRequest, asker: Asker) -> Resul
             Hits::Peek => (1, true),
             Hits::Give(_) => (0, true),
         };
-        limited.push(Limited { place, hits, inquiry: CheckRequest { policy, key, cost, peek, asker } });
+        limited.push(Limited { place, hits, check: CheckRequest { policy, key, cost, peek, asker } });
     }
-    limited.retain(|limited| !replaced.contains(&limited.inquiry.policy.name));
+    limited.retain(|limited| !replaced.contains(&limited.check.policy.name));
     Ok(limited)
 }
 
@@ -209,11 +209,12 @@ fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<
 
 /// The error status for a request that is denied only because the store is away, where the policy says so. Envoy then
 /// applies its own setting for failures.
-fn refusal(limited: &[Limited], told: &[CheckResult]) -> Option<Status> {
-    let mut denied = limited.iter().zip(told).filter(|(_, told)| told.decision.verdict == Verdict::Deny).peekable();
+fn refusal(limited: &[Limited], results: &[CheckResult]) -> Option<Status> {
+    let mut denied =
+        limited.iter().zip(results).filter(|(_, result)| result.decision.verdict == Verdict::Deny).peekable();
     let (first, _) = *denied.peek()?;
-    let name = &first.inquiry.policy.name;
+    let name = &first.check.policy.name;
     denied
-        .all(|(_, told)| told.decision.reason == Reason::Store)
+        .all(|(_, result)| result.decision.reason == Reason::Store)
         .then(|| Status::unavailable(format!("the store is away, and policy {name:?} lets nothing pass then")))
 }

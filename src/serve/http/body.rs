@@ -20,22 +20,22 @@ const TITLE: &str = "Request cannot be satisfied as assigned quota has been exce
 const ROOM: usize = 640;
 
 /// The body of an admission.
-pub(super) fn admission(told: &CheckResult) -> Vec<u8> {
-    body(told, None)
+pub(super) fn admission(result: &CheckResult) -> Vec<u8> {
+    body(result, None)
 }
 
 /// The body of a denial by the policy of that name. `status` is the response's.
-pub(super) fn denial(told: &CheckResult, policy: &str, status: StatusCode) -> Vec<u8> {
-    body(told, Some((policy, status)))
+pub(super) fn denial(result: &CheckResult, policy: &str, status: StatusCode) -> Vec<u8> {
+    body(result, Some((policy, status)))
 }
 
-fn body(told: &CheckResult, denial: Option<(&str, StatusCode)>) -> Vec<u8> {
-    let CheckResult { decision, rule, .. } = told;
+fn body(result: &CheckResult, denial: Option<(&str, StatusCode)>) -> Vec<u8> {
+    let CheckResult { decision, rule, .. } = result;
     let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
     let name = limit.map(ToString::to_string);
     let mut object = Object::new();
     if denial.is_some() {
-        object.text("detail", Why { told, name: name.as_deref().unwrap_or_default() });
+        object.text("detail", Why { result, name: name.as_deref().unwrap_or_default() });
     }
     object.number("limit", Some(decision.limit));
     match &name {
@@ -165,7 +165,7 @@ mod tests {
     use crate::serve::listing;
 
     /// Decisions of all reasons and sources, with limits and without.
-    fn told() -> impl Iterator<Item = CheckResult> {
+    fn results() -> impl Iterator<Item = CheckResult> {
         let rule = Rule::of("api", &[Limit::parse("100/1m").unwrap(), Limit::parse("9/1d fixed").unwrap()]);
         let rules = [None, Some(Arc::new(rule))];
         let kinds = Reason::ALL.into_iter().flat_map(|reason| Source::ALL.map(|source| (reason, source)));
@@ -191,20 +191,21 @@ mod tests {
 
     #[test]
     fn bodies_say_what_maps_would() {
-        for told in told() {
-            let mut object = listing::decision(&told);
-            assert_eq!(String::from_utf8(admission(&told)).unwrap(), Value::Object(object.clone()).to_string());
-            let name = told.rule.as_ref().map(|rule| rule.limits[usize::from(told.decision.limit_index)].to_string());
+        for result in results() {
+            let mut object = listing::decision(&result);
+            assert_eq!(String::from_utf8(admission(&result)).unwrap(), Value::Object(object.clone()).to_string());
+            let name =
+                result.rule.as_ref().map(|rule| rule.limits[usize::from(result.decision.limit_index)].to_string());
             let more = json!({
                 "type": QUOTA,
                 "title": TITLE,
                 "status": 403,
-                "detail": listing::why(&told),
+                "detail": listing::why(&result),
                 "violated-policies": name.as_slice(),
                 "policy": "a \"b\"\\\u{e9}",
             });
             object.append(&mut more.as_object().unwrap().clone());
-            let denied = denial(&told, "a \"b\"\\\u{e9}", StatusCode::FORBIDDEN);
+            let denied = denial(&result, "a \"b\"\\\u{e9}", StatusCode::FORBIDDEN);
             assert_eq!(String::from_utf8(denied).unwrap(), Value::Object(object).to_string());
         }
     }

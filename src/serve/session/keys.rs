@@ -82,9 +82,9 @@ impl Session {
             }
         };
         if rule.is_concurrent() {
-            let inquiry =
+            let check =
                 CheckRequest { policy: policy.clone(), key: key.into(), cost, peek, asker: self.mailbox.asker() };
-            return self.occupy(batch, inquiry);
+            return self.occupy(batch, check);
         }
         let digest = batch.state.node.digests.digest(&policy.name, key);
         let charged = cost > 0 && !peek;
@@ -106,8 +106,8 @@ impl Session {
     }
 
     /// Checks a concurrent limit. A permit that is granted is remembered, so that it ends with the connection.
-    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: CheckRequest) {
-        let asked = MultiCheck::begin(batch.state, batch.came, vec![inquiry], batch.outgoing);
+    fn occupy(&mut self, batch: &mut Batch<'_>, check: CheckRequest) {
+        let asked = MultiCheck::begin(batch.state, batch.came, vec![check], batch.outgoing);
         self.reply_or_spawn(batch, requests::occupy(batch.state.clone(), asked, self.permits.clone()));
     }
 
@@ -148,10 +148,10 @@ impl Session {
     }
 
     pub(super) fn mcheck(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
-        let mut inquiries = Vec::new();
+        let mut checks = Vec::new();
         for Part { policy, key, cost } in parts(args) {
             let Some(policy) = self.policy(batch, policy) else { return };
-            inquiries.push(CheckRequest {
+            checks.push(CheckRequest {
                 policy: policy.clone(),
                 key: key.into(),
                 cost,
@@ -159,7 +159,7 @@ impl Session {
                 asker: self.mailbox.asker(),
             });
         }
-        let asked = MultiCheck::begin(batch.state, batch.came, inquiries, batch.outgoing);
+        let asked = MultiCheck::begin(batch.state, batch.came, checks, batch.outgoing);
         self.reply_or_spawn(batch, requests::mcheck(batch.state.clone(), asked, self.permits.clone()));
     }
 
@@ -177,16 +177,16 @@ impl Session {
         if takes {
             return self.error(batch, IN_FLIGHT);
         }
-        let inquiry =
+        let check =
             CheckRequest { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
-        self.reply_or_spawn(batch, answer(batch.state.clone(), inquiry));
+        self.reply_or_spawn(batch, answer(batch.state.clone(), check));
     }
 
     pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
         let Some(policy) = self.policy(batch, policy) else { return };
-        let inquiry =
+        let check =
             CheckRequest { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
-        self.reply_or_spawn(batch, requests::explain(batch.state.clone(), inquiry));
+        self.reply_or_spawn(batch, requests::explain(batch.state.clone(), check));
     }
 
     /// Polls the reply once, so that requests reach the shards in the order of the connection's commands. Mostly it

@@ -65,7 +65,7 @@ impl Scene {
 fn a_thread_tells_of_its_calls_at_the_end_of_its_turn_and_of_many_before_it() {
     let mut scene = Scene::new();
     let (knocks, bell) = (Arc::<Knocks>::default(), Arc::<Notify>::default());
-    scene.out.tell_at_the_end(bell);
+    scene.out.ring_at_the_end(bell);
     let (calls, mut gathered) = (scene.calls.clone(), Vec::new());
     let mut passes = Box::pin(calls.pass(&mut gathered, usize::MAX));
     assert!(passes.as_mut().poll(&mut Context::from_waker(&knocks.clone().into())).is_pending());

@@ -67,7 +67,7 @@ impl RemoteAccess {
                         unknown.map(|(user, policy)| format!("[{user}] is given policy '{policy}': there is none"));
                     problem.map_or(Ok(users), Err)
                 });
-                Some(users.map_err(|problem| told("listen.tcp_users", path, &problem))?)
+                Some(users.map_err(|problem| unusable("listen.tcp_users", path, &problem))?)
             }
             None => None,
         };
@@ -75,31 +75,31 @@ impl RemoteAccess {
     }
 }
 
-fn told(key: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> (&'static str, String) {
+fn unusable(key: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> (&'static str, String) {
     (key, format!("{key} {}: {problem}", path.display()))
 }
 
 fn tls(cert: &Path, key: &Path, ca: Option<&Path>) -> Result<rustls::ServerConfig, (&'static str, String)> {
     let chain = certificates("listen.tcp_cert", cert)?;
-    let own = PrivateKeyDer::from_pem_file(key).map_err(|error| told("listen.tcp_key", key, &error))?;
+    let own = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("listen.tcp_key", key, &error))?;
     let provider = Arc::new(ring::default_provider());
     let verifier = match ca {
         None => Arc::new(NoClientAuth) as Arc<_>,
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates("listen.tcp_ca", path)? {
-                roots.add(certificate).map_err(|error| told("listen.tcp_ca", path, &error))?;
+                roots.add(certificate).map_err(|error| unusable("listen.tcp_ca", path, &error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            verifier.build().map_err(|error| told("listen.tcp_ca", path, &error))?
+            verifier.build().map_err(|error| unusable("listen.tcp_ca", path, &error))?
         }
     };
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| told("listen.tcp_cert", cert, &error))?
+        .map_err(|error| unusable("listen.tcp_cert", cert, &error))?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, own);
-    let mut config = config.map_err(|error| told("listen.tcp_key", key, &error))?;
+    let mut config = config.map_err(|error| unusable("listen.tcp_key", key, &error))?;
     // A resumed session would skip the check of the client's certificate under the present CA.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -108,9 +108,9 @@ fn tls(cert: &Path, key: &Path, ca: Option<&Path>) -> Result<rustls::ServerConfi
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, (&'static str, String)> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = read.map_err(|error| told(key, path, &error))?;
+    let found = read.map_err(|error| unusable(key, path, &error))?;
     if found.is_empty() {
-        return Err(told(key, path, &"has no certificate: PEM was wanted"));
+        return Err(unusable(key, path, &"has no certificate: PEM was wanted"));
     }
     Ok(found)
 }

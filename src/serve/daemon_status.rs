@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::server_state::ServerState;
 
 /// What the admin address needs from the daemon.
-pub trait Tell: Send + Sync + 'static {
+pub trait DaemonStatus: Send + Sync + 'static {
     /// All metrics as Prometheus text. May take locks, never long ones.
     fn metrics(&self) -> String;
     /// What no longer works, so that the daemon should be restarted; `None` when it is healthy.

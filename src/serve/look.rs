@@ -30,7 +30,7 @@ const LONGEST: usize = 512;
 
 /// A peer's answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum LookAnswer {
     /// Its `fleet.top` is `off`.
     Off,
     /// What it does now, with its hottest keys or without.
@@ -78,49 +78,49 @@ pub fn nothing() -> Vec<u8> {
 /// The answer of a node that does what `top` says, with so many keys of each list at most. What is too long for an answer is left
 /// out: first keys, and then the policies that are asked least, which `policies_left_out` counts.
 #[must_use]
-pub fn answer(top: &Value, telling: FleetTop, keys: usize) -> Vec<u8> {
-    let kind = match telling {
+pub fn answer(top: &Value, detail: FleetTop, keys: usize) -> Vec<u8> {
+    let kind = match detail {
         FleetTop::Off => return nothing(),
         FleetTop::Totals => 1,
         FleetTop::Keys => 2,
     };
-    let mut told = top.clone();
-    if telling == FleetTop::Totals {
-        told["hot"] = Value::Null;
+    let mut object = top.clone();
+    if detail == FleetTop::Totals {
+        object["hot"] = Value::Null;
     }
     let (mut keys, mut policies) = (keys.min(MOST_KEYS), usize::MAX);
     loop {
-        cut(&mut told, keys, policies);
-        let bytes = [&[FORMAT, kind], told.to_string().as_bytes()].concat();
-        let left = told["policies"].as_array().map_or(0, Vec::len);
+        cut(&mut object, keys, policies);
+        let bytes = [&[FORMAT, kind], object.to_string().as_bytes()].concat();
+        let left = object["policies"].as_array().map_or(0, Vec::len);
         match (bytes.len() <= LONGEST_ANSWER, keys, left) {
             (true, ..) => return bytes,
             (false, 1.., _) => keys = keys * 3 / 4,
             (false, 0, 1..) => policies = left * 3 / 4,
             // Without keys and policies it is still too long: the store has more servers than fit, so they are left
             // out.
-            (false, 0, 0) if !told["store"].is_null() => told["store"] = Value::Null,
+            (false, 0, 0) if !object["store"].is_null() => object["store"] = Value::Null,
             // Cannot happen with answers of this version, in which only a few numbers are left.
-            (false, 0, 0) => told = json!({"hot": null}),
+            (false, 0, 0) => object = json!({"hot": null}),
         }
     }
 }
 
 /// Cuts the lists to so many keys and policies.
-fn cut(told: &mut Value, keys: usize, policies: usize) {
+fn cut(object: &mut Value, keys: usize, policies: usize) {
     for kind in ["used", "denied"] {
-        if let Some(list) = told.pointer_mut(&format!("/hot/{kind}")).and_then(Value::as_array_mut) {
+        if let Some(list) = object.pointer_mut(&format!("/hot/{kind}")).and_then(Value::as_array_mut) {
             list.truncate(keys);
         }
     }
-    let left_out = told["policies_left_out"].as_u64().unwrap_or(0);
-    if let Some(list) = told.get_mut("policies").and_then(Value::as_array_mut).filter(|list| list.len() > policies) {
+    let left_out = object["policies_left_out"].as_u64().unwrap_or(0);
+    if let Some(list) = object.get_mut("policies").and_then(Value::as_array_mut).filter(|list| list.len() > policies) {
         let checks =
             |policy: &Value| ["allowed", "denied"].iter().filter_map(|field| policy[*field].as_u64()).sum::<u64>();
         list.sort_by_key(|policy| Reverse(checks(policy)));
         let left_out = (left_out + (list.len() - policies) as u64).min(LARGEST);
         list.truncate(policies);
-        told["policies_left_out"] = json!(left_out);
+        object["policies_left_out"] = json!(left_out);
     }
 }
 
@@ -128,13 +128,13 @@ fn cut(told: &mut Value, keys: usize, policies: usize) {
 ///
 /// # Errors
 /// It makes no sense.
-pub fn read_answer(bytes: &[u8]) -> Result<Told, BadAnswer> {
+pub fn read_answer(bytes: &[u8]) -> Result<LookAnswer, BadAnswer> {
     let (kind, object) = match bytes {
         [FORMAT, kind, object @ ..] => (kind, object),
         _ => return Err(BadAnswer::Format),
     };
-    let telling = match kind {
-        0 => return Ok(Told::Off),
+    let detail = match kind {
+        0 => return Ok(LookAnswer::Off),
         1 => FleetTop::Totals,
         2 => FleetTop::Keys,
         _ => return Err(BadAnswer::Format),
@@ -142,10 +142,10 @@ pub fn read_answer(bytes: &[u8]) -> Result<Told, BadAnswer> {
     let object: Value = serde_json::from_slice(object).map_err(|_| BadAnswer::Garbage)?;
     let mut object = Some(object).filter(Value::is_object).ok_or(BadAnswer::Garbage)?;
     bound(&mut object);
-    if telling == FleetTop::Totals {
+    if detail == FleetTop::Totals {
         object["hot"] = Value::Null;
     }
-    Ok(Told::Top(telling, object))
+    Ok(LookAnswer::Top(detail, object))
 }
 
 /// Bounds every number and text. Lists need no bound, because the answer's length has one.
@@ -180,7 +180,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> (FleetTop, Value) {
         match read_answer(bytes) {
-            Ok(Told::Top(telling, top)) => (telling, top),
+            Ok(LookAnswer::Top(detail, top)) => (detail, top),
             other => panic!("{other:?}"),
         }
     }
@@ -205,9 +205,9 @@ mod tests {
         let all = top(3, 5);
         assert_eq!(read(&answer(&all, FleetTop::Keys, 5)), (FleetTop::Keys, all.clone()));
         assert_eq!(len(&read(&answer(&all, FleetTop::Keys, 2)).1["hot"]["used"]), 2);
-        let (telling, totals) = read(&answer(&all, FleetTop::Totals, 5));
-        assert_eq!((telling, &totals["hot"], &totals["policies"]), (FleetTop::Totals, &Value::Null, &all["policies"]));
-        assert_eq!(read_answer(&answer(&all, FleetTop::Off, 5)), Ok(Told::Off));
+        let (detail, totals) = read(&answer(&all, FleetTop::Totals, 5));
+        assert_eq!((detail, &totals["hot"], &totals["policies"]), (FleetTop::Totals, &Value::Null, &all["policies"]));
+        assert_eq!(read_answer(&answer(&all, FleetTop::Off, 5)), Ok(LookAnswer::Off));
         assert_eq!(read_question(&question(usize::MAX)), Some(MOST_KEYS));
     }
 
@@ -243,9 +243,9 @@ mod tests {
             assert_eq!(read_question(bytes), None, "{bytes:?}");
         }
         let odd = json!({"keys": u64::MAX, "errors": -5, "waiting": 1.5, "version": "ä".repeat(9_000)});
-        let told = read(&[b"\x01\x01", odd.to_string().as_bytes()].concat()).1;
-        assert_eq!((&told["keys"], &told["errors"], &told["waiting"]), (&json!(LARGEST), &json!(0), &json!(0)));
-        assert_eq!(told["version"].as_str().map(|text| text.chars().count()), Some(LONGEST));
+        let object = read(&[b"\x01\x01", odd.to_string().as_bytes()].concat()).1;
+        assert_eq!((&object["keys"], &object["errors"], &object["waiting"]), (&json!(LARGEST), &json!(0), &json!(0)));
+        assert_eq!(object["version"].as_str().map(|text| text.chars().count()), Some(LONGEST));
     }
 
     /// An answer marked as totals yields no keys, even if the peer sends some.

@@ -5,7 +5,7 @@
 
 use rationd::config::FleetTop;
 use rationd::fleet::LONGEST_ANSWER;
-use rationd::serve::told::{LARGEST, MOST_KEYS, Told, answer, read_answer, read_question};
+use rationd::serve::look::{LARGEST, LookAnswer, MOST_KEYS, answer, read_answer, read_question};
 use serde_json::Value;
 
 /// What they are made of.
@@ -31,13 +31,15 @@ pub const WORDS: &[&[u8]] = &[
 /// See the module.
 pub fn run(input: &[u8]) {
     assert!(read_question(input).is_none_or(|keys| keys <= MOST_KEYS));
-    let Ok(Told::Top(telling, top)) = read_answer(input) else { return };
+    let Ok(LookAnswer::Top(detail, top)) = read_answer(input) else { return };
     assert!(is_bounded(&top), "{top}");
-    assert!(telling == FleetTop::Keys || top["hot"].is_null(), "{top}");
-    let again = answer(&top, telling, MOST_KEYS);
+    assert!(detail == FleetTop::Keys || top["hot"].is_null(), "{top}");
+    let again = answer(&top, detail, MOST_KEYS);
     assert!(again.len() <= LONGEST_ANSWER, "{} bytes", again.len());
-    let Ok(Told::Top(_, told)) = read_answer(&again) else { panic!("it does not understand what it tells: {top}") };
-    assert_eq!(answer(&told, telling, MOST_KEYS), again);
+    let Ok(LookAnswer::Top(_, look)) = read_answer(&again) else {
+        panic!("it does not understand what it tells: {top}")
+    };
+    assert_eq!(answer(&look, detail, MOST_KEYS), again);
 }
 
 fn is_bounded(value: &Value) -> bool {
