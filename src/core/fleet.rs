@@ -230,71 +230,71 @@ mod tests {
 
     #[test]
     fn who_has_just_come_knows_nothing_of_its_part() {
-        let mut roster = FleetTracker::default();
+        let mut tracker = FleetTracker::default();
         let start = Instant(1_000_000);
-        assert!(!roster.view(start, ROUND).has_looked);
-        assert!(!roster.view(start + Micros(4_999_999), ROUND).has_looked);
-        assert!(roster.view(start + LOOKING, ROUND).has_looked);
+        assert!(!tracker.view(start, ROUND).has_looked);
+        assert!(!tracker.view(start + Micros(4_999_999), ROUND).has_looked);
+        assert!(tracker.view(start + LOOKING, ROUND).has_looked);
     }
 
     #[test]
     fn who_dies_is_missed_for_ten_minutes_and_who_leaves_is_not() {
-        let mut roster = FleetTracker::default();
+        let mut tracker = FleetTracker::default();
         let start = Instant(1_000_000);
-        roster.joined(start, &name("a"), 1);
-        roster.joined(start, &name("b"), 1);
-        assert_eq!((roster.view(start, ROUND).live, roster.view(start, ROUND).largest), (3, 3));
-        roster.left(start, &name("a"), 1, false);
-        roster.left(start, &name("b"), 1, true);
-        assert_eq!((roster.view(start, ROUND).live, roster.view(start, ROUND).largest), (1, 2));
+        tracker.joined(start, &name("a"), 1);
+        tracker.joined(start, &name("b"), 1);
+        assert_eq!((tracker.view(start, ROUND).live, tracker.view(start, ROUND).largest), (3, 3));
+        tracker.left(start, &name("a"), 1, false);
+        tracker.left(start, &name("b"), 1, true);
+        assert_eq!((tracker.view(start, ROUND).live, tracker.view(start, ROUND).largest), (1, 2));
         let later = start + MISSED_FOR;
-        assert_eq!((roster.view(later, ROUND).live, roster.view(later, ROUND).largest), (1, 1));
+        assert_eq!((tracker.view(later, ROUND).live, tracker.view(later, ROUND).largest), (1, 1));
     }
 
     #[test]
     fn who_comes_back_under_its_name_is_missed_no_more() {
-        let mut roster = FleetTracker::default();
-        let old = roster.joined(Instant(1), &name("a"), 1);
-        let new = roster.joined(Instant(2), &name("a"), 2);
+        let mut tracker = FleetTracker::default();
+        let old = tracker.joined(Instant(1), &name("a"), 1);
+        let new = tracker.joined(Instant(2), &name("a"), 2);
         assert_ne!(old, new);
-        roster.left(Instant(3), &name("a"), 1, false);
-        assert_eq!((roster.view(Instant(3), ROUND).live, roster.view(Instant(3), ROUND).largest), (2, 2));
+        tracker.left(Instant(3), &name("a"), 1, false);
+        assert_eq!((tracker.view(Instant(3), ROUND).live, tracker.view(Instant(3), ROUND).largest), (2, 2));
     }
 
     #[test]
     fn who_was_given_up_and_is_found_again_has_its_number_and_another_incarnation_has_its_own() {
-        let mut roster = FleetTracker::default();
-        let [a, b] = ["a", "b"].map(|text| roster.joined(Instant(1), &name(text), 1));
+        let mut tracker = FleetTracker::default();
+        let [a, b] = ["a", "b"].map(|text| tracker.joined(Instant(1), &name(text), 1));
         for text in ["a", "b"] {
-            roster.left(Instant(2), &name(text), 1, false);
+            tracker.left(Instant(2), &name(text), 1, false);
         }
-        let newer = roster.joined(Instant(3), &name("b"), 2);
-        assert_eq!(roster.joined(Instant(3), &name("a"), 1), a);
+        let newer = tracker.joined(Instant(3), &name("b"), 2);
+        assert_eq!(tracker.joined(Instant(3), &name("a"), 1), a);
         assert!(![a, b].contains(&newer));
-        assert_eq!((roster.view(Instant(3), ROUND).live, roster.view(Instant(3), ROUND).largest), (3, 3));
+        assert_eq!((tracker.view(Instant(3), ROUND).live, tracker.view(Instant(3), ROUND).largest), (3, 3));
     }
 
     #[test]
     fn numbers_are_kept_of_those_that_went_last() {
-        let mut roster = FleetTracker::default();
+        let mut tracker = FleetTracker::default();
         let names: Vec<_> = (0..=MOST_GONE).map(|number| name(&number.to_string())).collect();
-        let numbers: Vec<_> = names.iter().map(|name| roster.joined(Instant(1), name, 1)).collect();
-        names.iter().for_each(|name| roster.left(Instant(2), name, 1, true));
-        assert_eq!(roster.gone.len(), MOST_GONE);
-        assert_eq!(roster.joined(Instant(3), &names[1], 1), numbers[1]);
-        assert_ne!(roster.joined(Instant(3), &names[0], 1), numbers[0]);
+        let numbers: Vec<_> = names.iter().map(|name| tracker.joined(Instant(1), name, 1)).collect();
+        names.iter().for_each(|name| tracker.left(Instant(2), name, 1, true));
+        assert_eq!(tracker.gone.len(), MOST_GONE);
+        assert_eq!(tracker.joined(Instant(3), &names[1], 1), numbers[1]);
+        assert_ne!(tracker.joined(Instant(3), &names[0], 1), numbers[0]);
     }
 
     #[test]
     fn a_fleet_is_heard_when_its_quietest_member_is() {
-        let mut roster = FleetTracker::default();
-        roster.joined(Instant(1), &name("a"), 1);
-        roster.joined(Instant(1), &name("b"), 1);
-        roster.heard(Instant(9), &name("a"), 1);
-        assert_eq!(roster.view(Instant(10), ROUND).heard, Some(Instant(1)));
-        roster.heard(Instant(8), &name("b"), 1);
-        assert_eq!(roster.view(Instant(10), ROUND).heard, Some(Instant(8)));
-        assert_eq!(roster.heard(Instant(9), &name("c"), 1), None);
+        let mut tracker = FleetTracker::default();
+        tracker.joined(Instant(1), &name("a"), 1);
+        tracker.joined(Instant(1), &name("b"), 1);
+        tracker.heard(Instant(9), &name("a"), 1);
+        assert_eq!(tracker.view(Instant(10), ROUND).heard, Some(Instant(1)));
+        tracker.heard(Instant(8), &name("b"), 1);
+        assert_eq!(tracker.view(Instant(10), ROUND).heard, Some(Instant(8)));
+        assert_eq!(tracker.heard(Instant(9), &name("c"), 1), None);
     }
 
     fn view(live: u32, largest: u32) -> FleetView {

@@ -13,17 +13,17 @@ pub struct PerLimit<T>(Items<T>);
 enum Items<T> {
     One([T; 1]),
     /// The box is of a box, so that this is no larger than a pointer: few rules have several limits.
-    Several(Box<Several<T>>),
+    Several(Box<ItemList<T>>),
 }
 
 #[derive(Clone)]
-struct Several<T>(Box<[T]>);
+struct ItemList<T>(Box<[T]>);
 
 impl<T: Copy> From<&[T]> for PerLimit<T> {
     fn from(items: &[T]) -> Self {
         Self(match items {
             [one] => Items::One([*one]),
-            _ => Items::Several(Box::new(Several(items.into()))),
+            _ => Items::Several(Box::new(ItemList(items.into()))),
         })
     }
 }

@@ -70,22 +70,22 @@ impl Permits {
 
     /// The decision of a check with this outcome.
     #[must_use]
-    pub fn decision(&self, limit: &Limit, view: View, cost: u64, ending: Resolution) -> Decision {
+    pub fn decision(&self, limit: &Limit, view: View, cost: u64, resolution: Resolution) -> Decision {
         let View { now, clock, most, others, slow } = view;
         let all = limit.period + slow;
-        let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
+        let denied = resolution.verdict == Verdict::Deny && resolution.reason != Reason::Cost;
         let wait = || self.wait(now, cost, most).unwrap_or(all).max(Micros(1));
         let last = self.by_end.last().map_or(Micros::ZERO, |(ends, _)| ends.since(now));
         let reset_after = if others > 0 { all } else { last };
         Decision {
-            verdict: ending.verdict,
+            verdict: resolution.verdict,
             limit: limit.count,
             remaining: limit.count.saturating_sub(others.saturating_add(self.used)),
-            retry_after: denied.then(|| ending.retry_after.unwrap_or_else(wait)),
+            retry_after: denied.then(|| resolution.retry_after.unwrap_or_else(wait)),
             reset_after,
             reset_at: clock + reset_after,
-            reason: ending.reason,
-            source: ending.source,
+            reason: resolution.reason,
+            source: resolution.source,
             limit_index: 0,
             slot: None,
             epoch: 0,

@@ -20,11 +20,11 @@ enum List<T> {
     None,
     One(T),
     /// Two or more. Boxed, so that this is no larger than a pointer.
-    Several(Box<Several<T>>),
+    Several(Box<SegmentList<T>>),
 }
 
 #[derive(Clone, Debug)]
-struct Several<T>(Vec<T>);
+struct SegmentList<T>(Vec<T>);
 
 impl<T> Segments<T> {
     /// Inserts one at `place`.
@@ -77,7 +77,7 @@ impl<T> List<T> {
     fn of(mut segments: Vec<T>) -> Self {
         match segments.len() {
             0 | 1 => segments.pop().map_or(Self::None, Self::One),
-            _ => Self::Several(Box::new(Several(segments))),
+            _ => Self::Several(Box::new(SegmentList(segments))),
         }
     }
 }

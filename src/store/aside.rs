@@ -302,7 +302,7 @@ impl Aside {
 
     /// The counter as an answer reports it: tokens that are set aside for others count as used, because nobody can be
     /// lent them.
-    pub(super) fn told(&self, counter: &Counter) -> Counter {
+    pub(super) fn answered(&self, counter: &Counter) -> Counter {
         self.beside(counter, self.shown())
     }
 

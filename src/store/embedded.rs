@@ -74,9 +74,9 @@ impl Embedded {
             self.answer(now, &request, grant, Some(Resolution::deny(Reason::Cost, Source::Policy)))
         } else if let Some(spent) = self.store.spend(now, request.digest, limits, request.cost) {
             let Spent { lent, counter, epoch } = spent;
-            let ending =
+            let resolution =
                 if lent { Resolution::allow(Source::Store) } else { Resolution::deny(Reason::Rate, Source::Store) };
-            Decision { epoch, ..answer::decision(request.rule, &[counter], now, request.cost, ending) }
+            Decision { epoch, ..answer::decision(request.rule, &[counter], now, request.cost, resolution) }
         } else {
             self.acquire(now, &request)
         };
@@ -231,14 +231,14 @@ impl Embedded {
             let counters = request.rule.limits.iter().zip(&grant.counters);
             counters.map(|(limit, counter)| counter.left(limit, grant.now)).min().unwrap_or(0) >= cost
         };
-        let ending = match &grant {
+        let resolution = match &grant {
             Ok(_) if request.rule.limits.iter().any(|limit| cost > limit.capacity()) => {
                 Resolution::deny(Reason::Cost, Source::Policy)
             }
             Ok(grant) if !fits(grant) => Resolution::deny(Reason::Rate, Source::Store),
             _ => Resolution::allow(Source::Store),
         };
-        self.answer(now, request, grant, Some(ending))
+        self.answer(now, request, grant, Some(resolution))
     }
 
     fn ask(&mut self, now: Timestamp, request: &Request<'_>, op: Op) -> Result<Grant, StoreError> {
@@ -251,29 +251,29 @@ impl Embedded {
         now: Timestamp,
         request: &Request<'_>,
         grant: Result<Grant, StoreError>,
-        ending: Option<Resolution>,
+        resolution: Option<Resolution>,
     ) -> Decision {
         let limits = request.rule.limits.len();
         match grant {
             Ok(grant) => {
                 let granted = grant.granted >= request.cost;
-                let ending = ending.unwrap_or(if granted {
+                let resolution = resolution.unwrap_or(if granted {
                     Resolution::allow(Source::Store)
                 } else {
                     Resolution::deny(Reason::Rate, Source::Store)
                 });
                 let counters = &grant.counters[..limits];
-                let decision = answer::decision(request.rule, counters, grant.now, request.cost, ending);
+                let decision = answer::decision(request.rule, counters, grant.now, request.cost, resolution);
                 Decision { epoch: grant.epoch, ..decision }
             }
             // The table is full of live keys, so one more key could not be counted.
             Err(_) => {
-                let ending = match request.rule.on_store_loss {
+                let resolution = match request.rule.on_store_loss {
                     OnStoreLoss::Allow => Resolution { reason: Reason::Overload, ..Resolution::allow(Source::Policy) },
                     _ => Resolution::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
                 };
                 let unknown = [Default::default(); MAX_LIMITS];
-                let decision = answer::decision(request.rule, &unknown[..limits], now, request.cost, ending);
+                let decision = answer::decision(request.rule, &unknown[..limits], now, request.cost, resolution);
                 Decision { remaining: 0, ..decision }
             }
         }

@@ -84,7 +84,7 @@ impl Excerpt {
     /// The store's own counter behind one that an answer reported: answers count tokens that are set aside for other
     /// nodes as used, and this does not.
     #[must_use]
-    pub fn counted(&self, limit: &Limit, now: Timestamp, told: Counter) -> Counter {
+    pub fn counted(&self, limit: &Limit, now: Timestamp, shown: Counter) -> Counter {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
         let aside = match limit.algorithm {
             Algorithm::Gcra => Silent::new(sums, part, limit, now, now.0 / UNIT.0, (Timestamp::default(), 0)).shown(),
@@ -95,8 +95,8 @@ impl Excerpt {
             }
         };
         let stored = self.counters[0].unwrap_or_default().rolled(limit, now);
-        let prev = if limit.algorithm == Algorithm::Sliding { stored.prev } else { told.prev };
-        Counter { used: told.used.saturating_sub(aside), prev, ..told }
+        let prev = if limit.algorithm == Algorithm::Sliding { stored.prev } else { shown.prev };
+        Counter { used: shown.used.saturating_sub(aside), prev, ..shown }
     }
 
     /// The most that an acquire of this node may charge a bucket for nodes that were silent, as time and as tokens,

@@ -57,16 +57,16 @@ impl InFlight {
         let permits = self.keys.get_mut(&digest).map_or(&mut none, |key| &mut key.permits);
         permits.expire(Instant(now.0));
         let (view, cost) = (Self::view(now, limit.count), request.cost);
-        let ending = if cost > limit.count {
+        let resolution = if cost > limit.count {
             Resolution::deny(Reason::Cost, Source::Policy)
         } else if cost <= limit.count.saturating_sub(permits.used()) {
             Resolution::allow(Source::Store)
         } else {
             Resolution::deny(Reason::Rate, Source::Store)
         };
-        let takes = ending.verdict == Verdict::Allow && !request.peek && cost > 0;
+        let takes = resolution.verdict == Verdict::Allow && !request.peek && cost > 0;
         if !takes {
-            return Ok(permits.decision(&limit, view, cost, ending));
+            return Ok(permits.decision(&limit, view, cost, resolution));
         }
         if is_full && !self.keys.contains_key(&digest) {
             return Err(Full);
@@ -77,7 +77,7 @@ impl InFlight {
         let key = self.keys.entry(digest).or_insert_with(fresh);
         key.rule = request.rule.clone();
         key.permits.take(id, cost, Instant(now.0) + limit.period);
-        Ok(Decision { slot: Some(id), ..key.permits.decision(&limit, view, cost, ending) })
+        Ok(Decision { slot: Some(id), ..key.permits.decision(&limit, view, cost, resolution) })
     }
 
     /// Releases a permit; false when there is no such permit.

@@ -20,14 +20,14 @@ pub(super) struct LentPermits {
 /// The reports of all nodes about one key.
 #[derive(Debug)]
 struct Key {
-    records: BTreeMap<Box<str>, Record>,
+    records: BTreeMap<Box<str>, NodePermits>,
     /// When Redis forgets the key: with the lease of the latest report that was counted.
     expires: Timestamp,
 }
 
 /// A node's latest report, and the permits that it has.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct NodePermits {
     id: u64,
     permits: u64,
     at: Timestamp,
@@ -81,7 +81,7 @@ impl LentPermits {
         let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
         let permits = used.max(want.min(had)).max(want.min(left).min(used + part));
         let at = now + lease;
-        key.records.insert(node.into(), Record { id, permits, at });
+        key.records.insert(node.into(), NodePermits { id, permits, at });
         key.expires = at;
         answer(permits, permits, at, false, false)
     }
@@ -89,7 +89,7 @@ impl LentPermits {
     /// Replaces all that is stored of a key.
     pub(super) fn put(&mut self, digest: u128, occupied: Option<&Occupied>) {
         let Some(occupied) = occupied else { return drop(self.keys.remove(&digest)) };
-        let record = |&[id, permits, at]: &[u64; 3]| Record { id, permits, at: Timestamp(at) };
+        let record = |&[id, permits, at]: &[u64; 3]| NodePermits { id, permits, at: Timestamp(at) };
         let records = occupied.nodes.iter().map(|(node, numbers)| (node.clone(), record(numbers))).collect();
         self.keys.insert(digest, Key { records, expires: occupied.expires });
     }
@@ -97,7 +97,7 @@ impl LentPermits {
     /// All that is stored of a key.
     pub(super) fn occupied(&self, digest: u128) -> Option<Occupied> {
         let key = self.keys.get(&digest)?;
-        let numbers = |record: &Record| [record.id, record.permits, record.at.0];
+        let numbers = |record: &NodePermits| [record.id, record.permits, record.at.0];
         let nodes = key.records.iter().map(|(node, record)| (node.clone(), numbers(record))).collect();
         Some(Occupied { expires: key.expires, nodes })
     }

@@ -59,7 +59,7 @@ impl View<'_> {
             reset: self.head.is_some_and(|head| head.reset),
             nodes: u32::try_from(self.census.nodes()).expect("a census is clamped to a u32"),
             now: self.now,
-            counters: self.told(),
+            counters: self.answered(),
             entitled: self.part().map_or(0, |part| part.given),
             not_kept: self.silent.map_or(0, |silent| silent.not_kept),
         }
@@ -71,10 +71,10 @@ impl View<'_> {
 
     /// The counters as an answer reports them: tokens that are set aside for other nodes count as used, because nobody
     /// can be lent them.
-    fn told(&self) -> [Counter; MAX_LIMITS] {
+    fn answered(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = self.shown();
         if let Some(aside) = &self.aside {
-            counters[0] = aside.told(&counters[0]);
+            counters[0] = aside.answered(&counters[0]);
         }
         if let Some(silent) = &self.silent {
             counters[0].used = (counters[0].used + silent.shown()).min(MAX_COUNT);

@@ -182,8 +182,8 @@ impl ConcurrentKey {
         self.away = self.away.filter(|retry_at| now < *retry_at + STALE);
         let cost = request.cost;
         if cost > self.limit().count {
-            let ending = Resolution::deny(Reason::Cost, Source::Policy);
-            return Outcome::Decided(self.answer(cx, now, cost, ending));
+            let resolution = Resolution::deny(Reason::Cost, Source::Policy);
+            return Outcome::Decided(self.answer(cx, now, cost, resolution));
         }
         if request.peek || cost == 0 {
             let fresh = self.answered.is_some_and(|at| now.since(at) < IDLE.1);
@@ -234,8 +234,8 @@ impl ConcurrentKey {
                     self.answer(cx, now, cost, Resolution::deny(Reason::Share, Source::Share))
                 }
                 OnStoreLoss::Deny => {
-                    let ending = Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
-                    self.answer(cx, now, cost, ending)
+                    let resolution = Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
+                    self.answer(cx, now, cost, resolution)
                 }
             });
         }
@@ -263,21 +263,21 @@ impl ConcurrentKey {
     pub(in crate::core) fn peeked(&self, cx: &Context, now: Instant, cost: u64) -> Decision {
         let left = self.limit().count.saturating_sub(self.others + self.permits.used());
         let fits = cost <= left.max(self.usable(now).saturating_sub(self.permits.used()));
-        let ending = match (cost > self.limit().count, fits) {
+        let resolution = match (cost > self.limit().count, fits) {
             (true, _) => Resolution::deny(Reason::Cost, Source::Policy),
             (_, true) => Resolution::allow(Source::Lease),
             (_, false) => Resolution::deny(Reason::Rate, Source::Lease),
         };
-        self.answer(cx, now, cost, ending)
+        self.answer(cx, now, cost, resolution)
     }
 
-    fn answer(&self, cx: &Context, now: Instant, cost: u64, ending: Resolution) -> Decision {
+    fn answer(&self, cx: &Context, now: Instant, cost: u64, resolution: Resolution) -> Decision {
         let most = match self.away {
             Some(_) => self.usable(now).max(self.share(cx)),
             None => self.usable(now),
         };
         let view = View { now, clock: cx.first_clock().latest(now), most, others: self.others, slow: IDLE.1 };
-        self.permits.decision(self.limit(), view, cost, ending)
+        self.permits.decision(self.limit(), view, cost, resolution)
     }
 
     /// When few permits are left here and the store has more, asks before anybody must wait.
@@ -411,9 +411,9 @@ impl ConcurrentKey {
             self.line.take_first();
             let decision = match (waiter.cost, turned_away(&self.rule, cx.queue())) {
                 (0, _) => self.peeked(cx, now, 0),
-                (cost, ending) if ending.verdict == Verdict::Allow => self.take(cx, now, cost, Source::Policy),
-                (cost, ending) => {
-                    let decision = self.answer(cx, now, cost, ending);
+                (cost, resolution) if resolution.verdict == Verdict::Allow => self.take(cx, now, cost, Source::Policy),
+                (cost, resolution) => {
+                    let decision = self.answer(cx, now, cost, resolution);
                     Decision { remaining: decision.remaining.min(cost - 1), ..decision }
                 }
             };

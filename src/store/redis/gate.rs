@@ -71,7 +71,7 @@ pub(crate) struct Submission {
 /// What happens to a request that comes to the gate.
 pub(super) enum Entry {
     /// It leaves at once.
-    Leave(Permit, Submission),
+    Leave(GatePermit, Submission),
     /// It waits in a line.
     Wait,
     /// Too many requests wait; it would have to wait this long.
@@ -96,7 +96,7 @@ type Excused = bool;
 /// wait.
 #[derive(Default)]
 pub(super) struct Called {
-    pub(super) leaving: Vec<(Permit, Submission)>,
+    pub(super) leaving: Vec<(GatePermit, Submission)>,
     pub(super) late: Vec<(Submission, Micros)>,
 }
 
@@ -139,14 +139,14 @@ struct Place {
 }
 
 /// The right to have a request at the server. Dropping it means that the request was lost.
-pub(super) struct Permit {
+pub(super) struct GatePermit {
     gate: Arc<Gate>,
     inner: Option<limiter::Permit>,
     left: Instant,
     errand: bool,
 }
 
-impl Permit {
+impl GatePermit {
     /// When the request left.
     pub(super) fn left(&self) -> Instant {
         self.left
@@ -171,7 +171,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for GatePermit {
     fn drop(&mut self) {
         self.give_back(Limiter::handle_loss);
     }
@@ -329,8 +329,8 @@ impl Gate {
         (lines.limiter.window(), lines.limiter.out(), lines.checks.len() + lines.errands.len())
     }
 
-    fn permit(self: &Arc<Self>, left: Instant, permit: limiter::Permit, errand: bool) -> Permit {
-        Permit { gate: self.clone(), inner: Some(permit), left, errand }
+    fn permit(self: &Arc<Self>, left: Instant, permit: limiter::Permit, errand: bool) -> GatePermit {
+        GatePermit { gate: self.clone(), inner: Some(permit), left, errand }
     }
 }
 

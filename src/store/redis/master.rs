@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::failure::Failure;
 use super::frame::Reply;
-use super::gate::{Entry, Gate, Permit, Request, Submission};
+use super::gate::{Entry, Gate, GatePermit, Request, Submission};
 use super::health::Health;
 use super::heart::ConnectionLost;
 use super::joined::Joined;
@@ -181,15 +181,15 @@ async fn dispatch_waiting(inner: Arc<Inner>) {
 }
 
 /// A request that was sent to the server.
-struct InFlight {
+struct SentCall {
     inner: Arc<Inner>,
     pass: Pass,
-    permit: Permit,
+    permit: GatePermit,
     confirmed: bool,
     request: Box<dyn Request>,
 }
 
-impl Pending for InFlight {
+impl Pending for SentCall {
     fn write(&self, line: &mut Vec<u8>) {
         self.request.write(line);
     }
@@ -220,7 +220,7 @@ impl Pending for InFlight {
 
 impl Inner {
     /// Sends a request to the server, unless the breaker stops it.
-    fn carry(self: &Arc<Self>, permit: Permit, submission: Submission) {
+    fn carry(self: &Arc<Self>, permit: GatePermit, submission: Submission) {
         let Submission { request, asking, confirmed, .. } = submission;
         let admitted = lock(&self.breaker).admit();
         let pass = match admitted {
@@ -233,7 +233,7 @@ impl Inner {
             return request.handle_answer(Err(Failure::Away(self.away_since())));
         };
         let left = permit.left();
-        let in_flight = Box::new(InFlight { inner: self.clone(), pass, permit, confirmed, request });
+        let in_flight = Box::new(SentCall { inner: self.clone(), pass, permit, confirmed, request });
         if confirmed {
             link.send_confirmed(left, asking, in_flight);
         } else {

@@ -28,7 +28,7 @@ const REPLICA_CHECK: Duration = Duration::from_secs(1);
 
 /// How many different problems of one outage are logged, each once. A server that restarts has several: it refuses
 /// connections, then loads its data, and may then want another password.
-const TOLD: usize = 8;
+const MOST_WARNINGS: usize = 8;
 
 /// Monitors one server until the task is aborted.
 pub(super) async fn monitor_server(inner: Arc<Inner>) {
@@ -55,7 +55,7 @@ pub(super) async fn monitor_server(inner: Arc<Inner>) {
         match inner.probe().await {
             Ok(()) => tracing::info!(server = %inner.address, "store: connected"),
             Err(problem) => {
-                if told.len() < TOLD && !told.contains(&problem) {
+                if told.len() < MOST_WARNINGS && !told.contains(&problem) {
                     tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
                     told.push(problem.clone());
                 }

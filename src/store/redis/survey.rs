@@ -95,7 +95,7 @@ pub struct Surveyed {
 impl Surveyed {
     /// A field of its `INFO`, or a setting, by its name there; `None`: it did not say.
     #[must_use]
-    pub fn told(&self, name: &str) -> Option<&str> {
+    pub fn fact(&self, name: &str) -> Option<&str> {
         self.facts.get(name).map(String::as_str)
     }
 }

@@ -32,7 +32,7 @@ fn submission(key: u128, errand: bool) -> Submission {
 }
 
 /// Takes all permits that are free for checks or for errands.
-fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
+fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<GatePermit> {
     let mut permits = Vec::new();
     for key in 1_000.. {
         match gate.enter(gate.clock.now(), Submission { until: EARLY, ..submission(key, errand) }) {
