@@ -30,7 +30,7 @@ enum Order {
     /// These lines are appended.
     Append(String),
     /// Report here once all lines before are written.
-    Tell(SyncSender<()>),
+    Confirm(SyncSender<()>),
 }
 
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ impl DenialsFile {
     pub(super) fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
         // If the queue is full, the file has stalled for seconds, and waiting would not help.
-        if self.orders.try_send(Order::Tell(done)).is_ok() {
+        if self.orders.try_send(Order::Confirm(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
     }
@@ -88,7 +88,7 @@ fn write(path: &Path, orders: &Receiver<Order>, shared: &Shared) {
     while let Ok(order) = orders.recv() {
         let text = match order {
             Order::Append(text) => text,
-            Order::Tell(done) => {
+            Order::Confirm(done) => {
                 // Fails if the caller has stopped waiting.
                 let _ = done.try_send(());
                 continue;

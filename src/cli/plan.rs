@@ -53,7 +53,7 @@ pub(crate) fn run(args: &PlanArgs, globals: &Globals, present: &Sources) -> anyh
         answer["differences"] = differences;
         output::data(&answer.to_string())?;
     } else {
-        tell(&recorded, &report, &differences, most)?;
+        print_report(&recorded, &report, &differences, most)?;
         if !recorded.has_keys && [&now, &then].iter().any(|loaded| has_patterns(&loaded.policies)) {
             eprintln!(
                 "rationd: overrides by `*` were left out, because keys are not in the recording: record.keys = true \
@@ -126,7 +126,12 @@ fn has_patterns(policies: &PolicySet) -> bool {
     policies.iter().any(|policy| policy.overrides.patterns() > 0)
 }
 
-fn tell(recorded: &Recorded, report: &Report, differences: &serde_json::Value, most: usize) -> std::io::Result<()> {
+fn print_report(
+    recorded: &Recorded,
+    report: &Report,
+    differences: &serde_json::Value,
+    most: usize,
+) -> std::io::Result<()> {
     let all = report.all();
     let (checks, seconds) = (all.checks + all.unknown + report.strange, recorded.seconds().max(1));
     let nodes = recorded.nodes.len();

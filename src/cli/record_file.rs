@@ -27,7 +27,7 @@ const SHORTEST: Duration = Duration::from_millis(2);
 const TOO_LATE: Micros = Micros::from_secs(1_200);
 
 /// Losses are told about as often as this at most.
-const TOLD: Duration = Duration::from_secs(10);
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// What to record, and where.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ fn write(mut ring: Ring, path: &Path, state: &ServerState) {
         });
         since += pause;
         pause = next_pause(pause, taken);
-        if lost > 0 && since >= TOLD {
+        if lost > 0 && since >= WARN_EVERY {
             let error = problem.take().map(|error| error.to_string());
             tracing::warn!(path = %path.display(), lost, error, "record.file did not keep up: arrivals are missing in it");
             (lost, since) = (0, Duration::ZERO);

@@ -126,7 +126,7 @@ struct Replay<'a> {
     answers: VecDeque<Answer>,
     /// The wall clock minus the monotonic clocks.
     offset: u64,
-    told: Replayed,
+    replayed: Replayed,
 }
 
 /// Replays the recordings under these policies.
@@ -160,13 +160,13 @@ pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: boo
         timers: BTreeSet::new(),
         answers: VecDeque::new(),
         offset: first - BEGIN.min(first),
-        told: Replayed {
+        replayed: Replayed {
             fates: recordings.iter().map(|arrivals| vec![Fate::Unknown; arrivals.len()]).collect(),
             ..Replayed::default()
         },
     };
     replay.run();
-    replay.told
+    replay.replayed
 }
 
 /// The median time between two arrivals that did not come at once. Nodes that replay the same recording are shifted
@@ -223,7 +223,7 @@ impl Replay<'_> {
         node.next += 1;
         let arrival = &self.recordings[node.recording][index];
         let Some(policy) = self.policies.policy(arrival) else { return };
-        let fates = &mut self.told.fates[node.recording];
+        let fates = &mut self.replayed.fates[node.recording];
         let rule = match self.policies.plan(policy, arrival) {
             Plan::Limited(rule) => rule,
             plan => {
@@ -254,7 +254,7 @@ impl Replay<'_> {
             Outcome::Decided(decision) if is_counted => fates[index] = fate(policy, arrival, decision),
             Outcome::Decided(_) => {}
             Outcome::Parked(ticket) => {
-                self.told.waits += u64::from(Timestamp(now.0 + self.offset) >= self.terms.counted_from);
+                self.replayed.waits += u64::from(Timestamp(now.0 + self.offset) >= self.terms.counted_from);
                 node.waiting.insert(ticket, index);
             }
         }
@@ -267,7 +267,7 @@ impl Replay<'_> {
             match effect {
                 Effect::Call(call) => {
                     let store_time = Timestamp(now.0 + self.offset + self.terms.trip.0 / 2);
-                    self.told.calls += u64::from(store_time >= self.terms.counted_from);
+                    self.replayed.calls += u64::from(store_time >= self.terms.counted_from);
                     let outcome = self.store.call(store_time, &node.name, &call);
                     let at_node = Answer { at: now + self.terms.trip, node: at, call: *call, outcome };
                     self.answers.push_back(at_node);
@@ -276,7 +276,7 @@ impl Replay<'_> {
                     if let Some(index) = node.waiting.remove(&ticket).filter(|_| node.shift == 0) {
                         let arrival = &self.recordings[node.recording][index];
                         if let Some(policy) = self.policies.policy(arrival) {
-                            self.told.fates[node.recording][index] = fate(policy, arrival, decision);
+                            self.replayed.fates[node.recording][index] = fate(policy, arrival, decision);
                         }
                     }
                 }

@@ -12,7 +12,7 @@ use crate::serve::ServerState;
 /// Notifies that the daemon is ready. With `WATCHDOG_USEC` it then notifies twice in that time that the daemon lives,
 /// as long as all vital tasks do.
 pub(crate) async fn ready(state: Arc<ServerState>) {
-    tell(NotifyState::Ready).await;
+    notify(NotifyState::Ready).await;
     let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else { return };
     let mut beats = tokio::time::interval(patience / 2);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -20,7 +20,7 @@ pub(crate) async fn ready(state: Arc<ServerState>) {
         loop {
             beats.tick().await;
             match state.vitals.still(state.node.clock.now()) {
-                None => tell(NotifyState::Watchdog).await,
+                None => notify(NotifyState::Watchdog).await,
                 Some(why) => tracing::error!("the watchdog is not fed: {why}"),
             }
         }
@@ -29,10 +29,10 @@ pub(crate) async fn ready(state: Arc<ServerState>) {
 
 /// Notifies that the daemon stops.
 pub(crate) async fn stopping() {
-    tell(NotifyState::Stopping).await;
+    notify(NotifyState::Stopping).await;
 }
 
-async fn tell(state: NotifyState<'static>) {
+async fn notify(state: NotifyState<'static>) {
     let told = tokio::task::spawn_blocking(move || sd_notify::notify(&[state]));
     if let Ok(Err(error)) =
         tokio::time::timeout(std::time::Duration::from_millis(200), told).await.unwrap_or(Ok(Ok(())))

@@ -49,7 +49,7 @@ impl Owning {
 
     /// Reads what a node reports of itself. One that reports nothing, as earlier versions do, counts as
     /// [`Self::Never`].
-    pub(crate) fn told(word: Option<&str>) -> Self {
+    pub(crate) fn reported(word: Option<&str>) -> Self {
         [Self::Auto, Self::Always].into_iter().find(|owning| word == Some(owning.as_str())).unwrap_or_default()
     }
 }
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn who_says_nothing_of_it_or_something_unknown_owns_nothing() {
-        let told = [Some("auto"), Some("always"), Some("never"), Some("sometimes"), None].map(Owning::told);
-        assert_eq!(told, [Owning::Auto, Owning::Always, Owning::Never, Owning::Never, Owning::Never]);
+        let reported = [Some("auto"), Some("always"), Some("never"), Some("sometimes"), None].map(Owning::reported);
+        assert_eq!(reported, [Owning::Auto, Owning::Always, Owning::Never, Owning::Never, Owning::Never]);
     }
 
     #[test]

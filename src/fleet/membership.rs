@@ -169,7 +169,7 @@ impl Gossiping {
         loop {
             match spawn_chitchat(config(&self.options), self.facts(), &self.transport).await {
                 Ok(handle) => {
-                    let handle = Ending(handle);
+                    let handle = AbortOnDrop(handle);
                     self.resume(&handle.0).await;
                     self.follow(&handle.0).await;
                     let last = handle.0.with_chitchat(|chitchat| chitchat.self_node_state().heartbeat()).await;
@@ -263,8 +263,8 @@ impl Gossiping {
         let others: Vec<_> = {
             let mut inspector = inspecting(&self.inspector);
             // Until a node's own facts have come, nothing but its address is known, so it is no member yet.
-            let told = live.filter(|(_, said)| said.max_version() > 0).map(|(id, said)| told(id, said));
-            told.filter(|member| inspector.heard().is_live(&member.id, member.address)).collect()
+            let members = live.filter(|(_, said)| said.max_version() > 0).map(|(id, said)| member_of(id, said));
+            members.filter(|member| inspector.heard().is_live(&member.id, member.address)).collect()
         };
         let others = others.into_iter().filter(|member| {
             let gone = member.state == MemberState::Leaving && !self.carrier.is_connected(&member.id);
@@ -282,9 +282,9 @@ impl Gossiping {
 }
 
 /// Ends the gossip when it is dropped.
-struct Ending(ChitchatHandle);
+struct AbortOnDrop(ChitchatHandle);
 
-impl Drop for Ending {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -296,14 +296,14 @@ fn member(options: &MembershipOptions, state: MemberState) -> Member {
 }
 
 /// A node as a member, by its facts.
-fn told(id: &ChitchatId, said: &NodeState) -> Member {
+fn member_of(id: &ChitchatId, said: &NodeState) -> Member {
     let leaving = said.get("state") == Some(MemberState::Leaving.as_str());
     Member {
         id: PeerId { name: id.node_id.clone(), incarnation: id.generation_id },
         address: id.gossip_advertise_addr,
         state: if leaving { MemberState::Leaving } else { MemberState::Up },
         version: said.get("version").unwrap_or_default().chars().take(64).collect(),
-        owning: Owning::told(said.get("owner")),
+        owning: Owning::reported(said.get("owner")),
     }
 }
 

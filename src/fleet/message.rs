@@ -292,7 +292,7 @@ impl<'a> Rest<'a> {
         let mut unpacked = Vec::new();
         for _ in 0..=MAX_BLOCKS {
             match self.byte()? {
-                0 => return Rest(&unpacked).told(from),
+                0 => return Rest(&unpacked).facts(from),
                 1 => {
                     let len = self.short()?;
                     unpacked.extend(unpack(self.take(usize::from(len))?)?);
@@ -307,7 +307,7 @@ impl<'a> Rest<'a> {
         Err(InvalidMessage::TooMuch)
     }
 
-    fn told(&mut self, from: &PeerId) -> Result<Option<Facts>, InvalidMessage> {
+    fn facts(&mut self, from: &PeerId) -> Result<Option<Facts>, InvalidMessage> {
         // The node whose facts are being parsed, if any; and the sender's facts.
         let (mut of, mut own): (Option<Facts>, Option<Facts>) = (None, None);
         let mut is_own = false;

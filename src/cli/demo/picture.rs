@@ -25,7 +25,7 @@ const FRAME: Duration = Duration::from_millis(200);
 /// Windows that are drawn.
 const WINDOWS: usize = 24;
 /// Recent events that are kept.
-const TOLD: usize = 50;
+const MOST_NEWS: usize = 50;
 
 /// Columns that a bar takes with the gap beside it, and a frame.
 const BAR: u16 = 4;
@@ -49,18 +49,18 @@ pub(super) fn show(stage: &mut Stage) -> anyhow::Result<()> {
     let screen = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(screen))?;
     let keys = keys();
-    let mut told = VecDeque::from([format!("{} nodes serve", stage.alive())]);
+    let mut news = VecDeque::from([format!("{} nodes serve", stage.alive())]);
     let mut rates = Rates::default();
     while !stage.is_over() {
-        let view = View::of(stage, &told, &mut rates);
+        let view = View::of(stage, &news, &mut rates);
         terminal.draw(|frame| view.draw(frame))?;
         match keys.recv_timeout(FRAME) {
             Ok(Key::Char('q') | Key::Esc | Key::Ctrl('c')) | Err(RecvTimeoutError::Disconnected) => break,
-            Ok(Key::Char(letter)) => told.extend(act(stage, letter)?),
+            Ok(Key::Char(letter)) => news.extend(act(stage, letter)?),
             _ => {}
         }
-        while told.len() > TOLD {
-            told.pop_front();
+        while news.len() > MOST_NEWS {
+            news.pop_front();
         }
     }
     Ok(())
@@ -138,12 +138,12 @@ struct View {
     sights: Vec<(Sight, Window)>,
     windows: VecDeque<Window>,
     judged: Vec<Worst>,
-    told: Vec<String>,
+    news: Vec<String>,
     sum: String,
 }
 
 impl View {
-    fn of(stage: &Stage, told: &VecDeque<String>, rates: &mut Rates) -> Self {
+    fn of(stage: &Stage, news: &VecDeque<String>, rates: &mut Rates) -> Self {
         let now = Stage::now_ms();
         let sights = stage.sights();
         let calls: u64 = sights.iter().map(|sight| sight.calls).sum();
@@ -157,7 +157,7 @@ impl View {
             sights: rows,
             windows: stage.ledger.recent(WINDOWS, now),
             judged: stage.ledger.judge(now),
-            told: told.iter().cloned().collect(),
+            news: news.iter().cloned().collect(),
             sum: format!(
                 "{} checks, {:.0} store calls per 1000, half within {} us, 99 % within {} us",
                 waits.checks,
@@ -170,12 +170,12 @@ impl View {
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
-        let told = if area.height < HIGH { 3 } else { 7 };
+        let news = if area.height < HIGH { 3 } else { 7 };
         let of_ledger = 2 + u16::try_from(Promise::ALL.len()).unwrap_or(u16::MAX);
         let [head, middle, below, foot] = Layout::vertical([
             Constraint::Length(if area.width < WIDE { 3 } else { 2 }),
             Constraint::Min(10),
-            Constraint::Length(told),
+            Constraint::Length(news),
             Constraint::Length(1),
         ])
         .areas(area);
@@ -203,7 +203,7 @@ impl View {
         self.draw_windows(frame, bars);
         self.draw_ledger(frame, ledger);
         let room = usize::from(below.height.saturating_sub(2));
-        let lines = self.told.iter().rev().take(room).rev().map(|line| Line::from(line.as_str()));
+        let lines = self.news.iter().rev().take(room).rev().map(|line| Line::from(line.as_str()));
         frame.render_widget(
             Paragraph::new(lines.collect::<Vec<_>>()).block(Block::bordered().title("what happened")),
             below,
@@ -299,7 +299,7 @@ mod tests {
             ],
             windows: (0..24).map(|number| Window { admitted: 270 + number, denied: 0 }).collect(),
             judged: Promise::ALL.map(|promise| Worst { promise, windows: 3, most: 300, least: 299, bound: 300 }).into(),
-            told: vec!["node-3 joins".to_owned(), "node-13 is killed".to_owned()],
+            news: vec!["node-3 joins".to_owned(), "node-13 is killed".to_owned()],
             sum: "137816 checks, 117 store calls per 1000, half within 199 us, 99 % within 1627 us".to_owned(),
         }
     }
@@ -342,16 +342,16 @@ mod tests {
     fn rates_are_those_of_the_last_second() {
         let mut rates = Rates::default();
         // A window's 30 tokens are spent within 200 ms of it; a key that is pressed draws at once.
-        let told = |at: u64| Window { admitted: (at / 1_000) * 30 + (at % 1_000).min(200) * 30 / 200, denied: at / 10 };
+        let news = |at: u64| Window { admitted: (at / 1_000) * 30 + (at % 1_000).min(200) * 30 / 200, denied: at / 10 };
         let mut drawn = Vec::new();
         for at in (0..4_000).step_by(230).chain([4_010, 4_200]) {
-            drawn.push(rates.per_second(at, vec![told(at)])[0]);
+            drawn.push(rates.per_second(at, vec![news(at)])[0]);
         }
         for window in &drawn[6..] {
             // A second ago lies between two drawings, and the interpolation between them is not exact.
             assert!((24..=38).contains(&window.admitted) && (99..=101).contains(&window.denied), "{drawn:?}");
         }
-        let joined = rates.per_second(4_400, vec![told(4_400), Window { admitted: 50, denied: 0 }]);
+        let joined = rates.per_second(4_400, vec![news(4_400), Window { admitted: 50, denied: 0 }]);
         assert_eq!(joined.len(), 2);
         assert!(joined[1].admitted <= 50, "{joined:?}");
     }

@@ -39,18 +39,21 @@ enum Act {
     End,
 }
 
-/// Plays the story in about `whole`, and calls `tell` with a line for each event.
+/// Plays the story in about `whole`, and calls `print` with a line for each event.
 ///
 /// # Errors
 /// A node does not start, or the store does not answer.
 pub(super) fn play(
     stage: &mut Stage,
     whole: Duration,
-    tell: &mut dyn FnMut(&str) -> std::io::Result<()>,
+    print: &mut dyn FnMut(&str) -> std::io::Result<()>,
 ) -> anyhow::Result<Outcome> {
     let mut passed = Duration::ZERO;
     let mut is_cut_short = false;
-    tell(&line(passed, &format!("{} nodes serve, and each is asked {} times a second", stage.alive(), Stage::rate())))?;
+    print(&line(
+        passed,
+        &format!("{} nodes serve, and each is asked {} times a second", stage.alive(), Stage::rate()),
+    ))?;
     for (at, act) in ACTS {
         let due = whole.mul_f64(at as f64 / 1_000.0);
         if !stage.wait(due.saturating_sub(passed)) {
@@ -79,7 +82,7 @@ pub(super) fn play(
         let recent = stage.ledger.recent(2, Stage::now_ms());
         let last = recent.front().copied().unwrap_or_default();
         let so_far = format!("{said}; the last window: {} admitted, {} denied", last.admitted, last.denied);
-        tell(&line(passed, &so_far))?;
+        print(&line(passed, &so_far))?;
     }
     Ok(outcome(stage, is_cut_short))
 }

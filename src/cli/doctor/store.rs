@@ -170,7 +170,7 @@ fn each_of_cluster(patient: &Patient, well: &str, problem: impl Fn(&Survey, &Sur
 }
 
 fn number(server: &Surveyed, name: &str) -> Option<u64> {
-    server.told(name)?.parse().ok()
+    server.fact(name)?.parse().ok()
 }
 
 fn reachable(patient: &Patient) -> Look {
@@ -188,7 +188,7 @@ fn reachable(patient: &Patient) -> Look {
 
 fn kind(patient: &Patient) -> Look {
     each(patient, Look::Fatal, "as store.url says", |survey, server| {
-        match (survey.as_cluster, server.told("redis_mode")?) {
+        match (survey.as_cluster, server.fact("redis_mode")?) {
             (false, "cluster") => Some("a server of a cluster, and store.url names a single server".to_owned()),
             (true, "standalone") => Some("a single server, and store.url names a cluster".to_owned()),
             (_, "sentinel") => Some("a Sentinel".to_owned()),
@@ -199,24 +199,24 @@ fn kind(patient: &Patient) -> Look {
 
 fn role(patient: &Patient) -> Look {
     each(patient, Look::Fatal, "masters are masters", |_, server| {
-        let is_wrong = !server.is_replica && server.told("role") == Some("slave");
-        is_wrong.then(|| format!("a replica of {}", server.told("master_host").unwrap_or("another server")))
+        let is_wrong = !server.is_replica && server.fact("role") == Some("slave");
+        is_wrong.then(|| format!("a replica of {}", server.fact("master_host").unwrap_or("another server")))
     })
 }
 
 fn version(patient: &Patient) -> Look {
     let versions = patient.store.iter().flat_map(|survey| &survey.servers).filter_map(|server| {
         server
-            .told("valkey_version")
+            .fact("valkey_version")
             .map(|version| format!("Valkey {version}"))
-            .or_else(|| server.told("redis_version").map(|version| format!("Redis {version}")))
+            .or_else(|| server.fact("redis_version").map(|version| format!("Redis {version}")))
     });
     let mut versions: Vec<_> = versions.collect();
     versions.sort();
     versions.dedup();
     let well = if versions.is_empty() { "not told".to_owned() } else { versions.join(", ") };
     each(patient, Look::Fatal, well, |_, server| {
-        let told = server.told("redis_version")?;
+        let told = server.fact("redis_version")?;
         let mut parts = told.split('.').filter_map(|part| part.parse::<u64>().ok());
         let seen = (parts.next()?, parts.next().unwrap_or(0));
         (seen < OLDEST).then(|| format!("version {told}"))
@@ -236,7 +236,7 @@ fn rights(patient: &Patient) -> Look {
 fn writes(patient: &Patient) -> Look {
     each(patient, Look::Fatal, "a key was written and removed", |_, server| {
         // Replicas, and servers of another kind, are reported by other checks.
-        server.unwritable.clone().filter(|_| server.told("role") != Some("slave"))
+        server.unwritable.clone().filter(|_| server.fact("role") != Some("slave"))
     })
 }
 
@@ -264,7 +264,7 @@ fn clocks(patient: &Patient) -> Look {
 
 fn eviction(patient: &Patient) -> Look {
     let policy =
-        |server: &Surveyed| server.told("maxmemory_policy").filter(|policy| *policy != "noeviction").map(str::to_owned);
+        |server: &Surveyed| server.fact("maxmemory_policy").filter(|policy| *policy != "noeviction").map(str::to_owned);
     let bounded = |server: &Surveyed| number(server, "maxmemory").is_some_and(|most| most > 0);
     let masters = patient.store.iter().flat_map(|survey| &survey.servers);
     let evicts = masters.into_iter().any(|server| policy(server).is_some() && bounded(server));
@@ -290,7 +290,7 @@ fn persistence(patient: &Patient) -> Look {
         if appends || followed || server.is_replica {
             return None;
         }
-        let saves = server.told("save").is_some_and(|save| !save.is_empty());
+        let saves = server.fact("save").is_some_and(|save| !save.is_empty());
         let seen = if saves { "snapshots only: what came after the last is lost" } else { "nothing is kept on disk" };
         Some(format!("{seen}, and there is no replica"))
     })
@@ -333,7 +333,7 @@ fn node_timeout(patient: &Patient) -> Look {
 
 fn coverage(patient: &Patient) -> Look {
     each_of_cluster(patient, "parts fail alone", |_, server| {
-        (server.told("cluster-require-full-coverage")? == "yes").then(|| "cluster-require-full-coverage yes".to_owned())
+        (server.fact("cluster-require-full-coverage")? == "yes").then(|| "cluster-require-full-coverage yes".to_owned())
     })
 }
 

@@ -37,7 +37,7 @@ struct Waiting {
     /// A line was taken and is not written yet.
     writing: bool,
     /// Dropped lines that the log has not reported yet.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Queue {
@@ -74,7 +74,7 @@ impl Queue {
     fn push(&self, line: &[u8]) {
         let mut waiting = self.inner.lock();
         if waiting.bytes + line.len() > MOST {
-            waiting.untold += 1;
+            waiting.unreported += 1;
             self.inner.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -91,8 +91,8 @@ impl Inner {
             let mut waiting = self.lock();
             waiting.writing = false;
             self.moved.notify_all();
-            if waiting.lines.is_empty() && waiting.untold > 0 {
-                let lines = std::mem::take(&mut waiting.untold);
+            if waiting.lines.is_empty() && waiting.unreported > 0 {
+                let lines = std::mem::take(&mut waiting.unreported);
                 drop(waiting);
                 // This warning goes through the queue, as every line does.
                 tracing::warn!(lines, "log lines were dropped: whoever reads the log did not keep up");

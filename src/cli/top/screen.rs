@@ -42,9 +42,9 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
     let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
     let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
     let (happens, events) = mpsc::channel();
-    tell_signals(happens.clone())?;
-    tell_keys(happens.clone());
-    tell_figures(daemons, every, happens);
+    watch_signals(happens.clone())?;
+    watch_keys(happens.clone());
+    watch_figures(daemons, every, happens);
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
         match events.recv() {
@@ -57,7 +57,7 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
 
 /// Reports signals that end the process, as from `timeout 60 rationd top`. By default they would end it at once, and
 /// leave a terminal behind that shows the last drawing and no typed characters.
-fn tell_signals(happens: Sender<Event>) -> io::Result<()> {
+fn watch_signals(happens: Sender<Event>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let context = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -79,7 +79,7 @@ fn tell_signals(happens: Sender<Event>) -> io::Result<()> {
 
 /// Reports keys as they are pressed. The thread that reads them ends with the process, because a read cannot be
 /// cancelled.
-fn tell_keys(happens: Sender<Event>) {
+fn watch_keys(happens: Sender<Event>) {
     std::thread::spawn(move || {
         let _ = io::stdin().keys().map_while(Result::ok).try_for_each(|key| happens.send(Event::Key(key)));
         let _ = happens.send(Event::End);
@@ -87,7 +87,7 @@ fn tell_keys(happens: Sender<Event>) {
 }
 
 /// Reports figures as they come. They have a thread of their own, so that keys work while a daemon does not answer.
-fn tell_figures(mut daemons: Daemons, every: Duration, happens: Sender<Event>) {
+fn watch_figures(mut daemons: Daemons, every: Duration, happens: Sender<Event>) {
     std::thread::spawn(move || {
         let (_never, timer) = mpsc::channel::<()>();
         // The first rates are over a short time, so that the view is not empty for longer.

@@ -28,7 +28,7 @@ pub(super) async fn drive(path: PathBuf, timeouts: Timeouts, mut jobs: mpsc::Rec
                 line.push(first);
                 let end = poll_fn(|cx| line.poll(cx, &mut jobs)).await;
                 let worked = line.has_answered;
-                let error = told(end, line, &path, timeouts);
+                let error = report_end(end, line, &path, timeouts);
                 if worked {
                     // The connection had worked, so the daemon may only have been restarted: no backoff.
                     failures = 0;
@@ -52,7 +52,7 @@ async fn connect(path: &Path, timeouts: Timeouts) -> io::Result<UnixStream> {
 }
 
 /// Reports to the waiting requests how the connection ended, and returns the error for later ones.
-fn told(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
+fn report_end(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
     let path = || path.to_owned();
     match end {
         End::Left => io::ErrorKind::NotConnected.into(),
