@@ -4,6 +4,8 @@
 //!
 //! `RATIOND_BLESS=1 cargo test -p rationd --test all book::` writes the generated parts anew.
 
+mod yaml;
+
 use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,7 +161,7 @@ fn every_block_of_commands_is_executed_or_says_why_not() {
     for (name, text) in pages() {
         let mut above = "";
         for line in text.lines() {
-            if line.starts_with("```sh") {
+            if ["```sh", "```python"].iter().any(|fence| line.starts_with(fence)) {
                 let is_run = above == "<!-- run -->" || above.starts_with("<!-- run with ");
                 run += usize::from(is_run);
                 if !((is_run || above.starts_with("<!-- not run: ")) && above.ends_with(" -->")) {
