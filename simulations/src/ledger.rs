@@ -154,7 +154,7 @@ impl Ledger {
             slots_peak: self.slots.peak(),
             slots_over: self.slots.peak().saturating_sub(WHOLE),
             fairness: fleet.fairness(),
-            told_per_second: ratio(fleet.most_told(), self.now.saturating_sub(self.warm), 1_000_000),
+            told_per_second: ratio(fleet.most_reported(), self.now.saturating_sub(self.warm), 1_000_000),
             nodes: fleet.most(),
             tokens: fleet.tokens(),
         }
@@ -214,7 +214,7 @@ impl Ledger {
 
 impl Observer for Ledger {
     fn minds(&self, topic: Topic) -> bool {
-        matches!(topic, Topic::Audit | Topic::Told | Topic::Permits)
+        matches!(topic, Topic::Audit | Topic::Reported | Topic::Permits)
     }
 
     fn ignores(&self, topic: Topic) -> bool {
@@ -243,7 +243,7 @@ impl Observer for Ledger {
             Seen::Joined { node, .. } => self.fleet.join(node, moment.at, self.warm),
             Seen::Left { .. } => self.fleet.leave(moment.at, self.warm),
             Seen::Audit { node, ref balance, .. } => self.fleet.audit(node, balance),
-            Seen::Told { from, frames, .. } if self.is_warm() => self.fleet.tell(from, frames.len() as u64),
+            Seen::Reported { from, frames, .. } if self.is_warm() => self.fleet.report(from, frames.len() as u64),
             Seen::Over => self.fleet.pass(moment.at, self.warm),
             _ => {}
         }

@@ -129,7 +129,7 @@ pub struct Dropped {
     /// The id of that acquire.
     pub id: u64,
     /// The id of its last return, refund or reset; 0 for none.
-    pub told: u64,
+    pub other: u64,
 }
 
 /// What a script found in a key's hash and left there, as far as it concerns the node that asked.
@@ -306,7 +306,7 @@ pub enum Seen<'a> {
         grant: Option<&'a Grant>,
     },
     /// A node received another one's reports.
-    Told {
+    Reported {
         /// The sender.
         from: u32,
         /// The receiver.
@@ -449,7 +449,7 @@ impl Seen<'_> {
         match self {
             Self::Asked(_) => Some(Topic::Asked),
             Self::Audit { .. } => Some(Topic::Audit),
-            Self::Told { .. } => Some(Topic::Told),
+            Self::Reported { .. } => Some(Topic::Reported),
             Self::Picked { .. } => Some(Topic::Picked),
             Self::Answered { .. } => Some(Topic::Answered),
             Self::Executed { .. } => Some(Topic::Executed),
@@ -484,7 +484,7 @@ impl Seen<'_> {
             Self::Hold(..)
             | Self::Together { .. }
             | Self::Rehearsed { .. }
-            | Self::Told { .. }
+            | Self::Reported { .. }
             | Self::Picked { .. }
             | Self::Begins(_)
             | Self::Ends(_)
@@ -532,8 +532,8 @@ pub enum Topic {
     Asked,
     /// [`Seen::Audit`].
     Audit,
-    /// [`Seen::Told`].
-    Told,
+    /// [`Seen::Reported`].
+    Reported,
     /// [`Seen::Picked`].
     Picked,
     /// [`Seen::Repeated`].

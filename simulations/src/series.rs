@@ -34,7 +34,7 @@ pub struct Series {
     /// Limit / nodes as it was last known.
     share: u64,
     /// The sum and the number of shares in the last bucket.
-    told: (u64, u64),
+    shares: (u64, u64),
     /// Each node's last balance, and its bucket.
     books: Vec<(usize, Tokens)>,
 }
@@ -101,7 +101,7 @@ impl Series {
         let index = (at / self.width.max(1)) as usize;
         while self.buckets.len() <= index {
             self.buckets.push(Bucket { nodes: self.live, share: self.share, ..Bucket::default() });
-            self.told = (0, 0);
+            self.shares = (0, 0);
         }
         &mut self.buckets[index]
     }
@@ -138,8 +138,8 @@ impl Series {
         bucket.largest = bucket.largest.max(granted);
         if is_first {
             let share = limit / u64::from(grant.nodes.max(1)); // rounded down
-            self.told = (self.told.0 + share, self.told.1 + 1);
-            self.share = self.told.0 / self.told.1; // rounded down
+            self.shares = (self.shares.0 + share, self.shares.1 + 1);
+            self.share = self.shares.0 / self.shares.1; // rounded down
             self.bucket(at).share = self.share;
         }
     }

@@ -159,7 +159,7 @@ impl Observer for Trace {
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),
-            Seen::Told { from, to, frames, .. } => {
+            Seen::Reported { from, to, frames, .. } => {
                 self.add_all(&[19, (*from).into(), (*to).into()]);
                 for frame in frames.iter() {
                     self.add_all(&[frame.bytes.len() as u64, frame.sum()]);

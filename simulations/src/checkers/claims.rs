@@ -221,7 +221,7 @@ impl Account {
 impl Claims {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new).from(|told, sees| told.blind = sees)
+        Phased::new(&PUSHES, setting, Self::new).from(|checker, sees| checker.blind = sees)
     }
 
     pub(super) fn new(setting: &Setting) -> Self {

@@ -73,7 +73,7 @@ static LEFT: Exemption = Exemption::new(
     "A node is lent three fifths beside what it holds of smaller lots, and nodes that clients have left keep theirs.",
 );
 
-static UNTOLD: Exemption = Exemption::new(
+static NO_GOSSIP: Exemption = Exemption::new(
     "in runs without gossip, a fixed window that several nodes were asked of, once a third of it is asked for",
     "Nobody tells nodes that clients have left that others lack what they hold.",
 );
@@ -117,7 +117,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &SEVERAL,
         &WANDERS,
         &LEFT,
-        &UNTOLD,
+        &NO_GOSSIP,
         &SMALL,
         &UNANSWERED,
         &OVERTAKEN,
@@ -135,7 +135,7 @@ const LARGE: u64 = 100;
 /// The same for limits that trickle (buckets and sliding windows) and are asked for at several nodes.
 const PART_OF_SEVERAL: u64 = 20;
 
-/// See `LEFT` and `UNTOLD`.
+/// See `LEFT` and `NO_GOSSIP`.
 const PART_OF_LEFT: u64 = 33;
 
 /// See `WANDERS`.
@@ -174,7 +174,7 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Early {
     is_on: bool,
-    is_untold: bool,
+    has_no_gossip: bool,
     plan: Plan,
     /// By policy: when its limits change.
     pushes: Vec<Pushes>,
@@ -221,7 +221,7 @@ impl Early {
         let plan = &setting.plan;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
-            is_untold: plan.gossip.is_none(),
+            has_no_gossip: plan.gossip.is_none(),
             plan: plan.clone(),
             pushes: (0..plan.policies.len().max(1)).map(|policy| Pushes::new(plan, policy)).collect(),
             begun: u64::MAX,
@@ -312,7 +312,7 @@ impl Early {
             Seen::Called { key, sent: false, .. } if LOST.when(self.is_faulty(moment)) => {
                 self.reach_until(*key, moment.at);
             }
-            Seen::Told { frames, lies: true, .. } => {
+            Seen::Reported { frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
                 // A node remembers the lie until its window comes by the clock of the key's master, and then believes
                 // it.
@@ -425,8 +425,8 @@ impl Early {
     /// Judges a window at its end, when it is known how much was asked for.
     fn close(&mut self, window: Window) {
         let (asked, count) = (window.asked * 100, window.count);
-        let is_untold = self.is_untold && window.is_shared && asked >= count * PART_OF_LEFT;
-        let is_early = !window.is_excused && asked < count * PART && !UNTOLD.when(is_untold);
+        let is_unheard = self.has_no_gossip && window.is_shared && asked >= count * PART_OF_LEFT;
+        let is_early = !window.is_excused && asked < count * PART && !NO_GOSSIP.when(is_unheard);
         if let Some((moment, what)) = window.denied.filter(|_| is_early) {
             let Window { asked, count, .. } = window;
             self.found.add("early", moment, || format!("{what}, and only {asked} of {count} were asked for"));
@@ -436,7 +436,7 @@ impl Early {
 
 impl Observer for Early {
     fn minds(&self, topic: Topic) -> bool {
-        matches!(topic, Topic::Asked | Topic::Told)
+        matches!(topic, Topic::Asked | Topic::Reported)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -855,7 +855,7 @@ mod tests {
             history.settled(&mut checker, 3 * SECOND + 1, 1, 1);
             let (window, count) = (Timestamp(START + ends * SECOND), Count { admitted: u64::MAX, refunded: 0 });
             let frames = Frames::new(encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, 3 * SECOND + 2, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+            history.see(&mut checker, 3 * SECOND + 2, &Seen::Reported { from: 1, to: 0, frames: &frames, lies: true });
             denied_at(&mut history, &mut checker, 7 * SECOND);
             assert_eq!(checker.violations().len(), seen, "{ends} {skew}: {:?}", checker.violations());
         }
@@ -872,7 +872,7 @@ mod tests {
                 let window = Timestamp(START + after * SECOND);
                 let usage = Usage { digest: Digest(digest), limit: 0, window, count, epoch: 0 };
                 let frames = Frames::new(encode(&[usage]));
-                history.see(checker, 3 * SECOND + 2, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+                history.see(checker, 3 * SECOND + 2, &Seen::Reported { from: 1, to: 0, frames: &frames, lies: true });
             });
             assert_eq!(found.len(), seen, "{digest} {after} {count:?}: {found:?}");
         }

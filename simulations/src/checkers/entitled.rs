@@ -51,7 +51,7 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// When an acquire was executed: by the store's clock, and after how many events of the run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Execution {
     at: u64,
     seen: u64,
 }
@@ -62,7 +62,7 @@ struct Place {
     /// The latest acquire that it has sent.
     latest: u64,
     /// When the acquire was executed whose answer set aside `tokens`.
-    told: Told,
+    answer: Execution,
     tokens: u64,
     lapses: u64,
     /// The latest window in which an acquire of the node has freed the tokens.
@@ -89,7 +89,7 @@ pub(super) struct Entitled {
     /// By key and node.
     places: Map<u32, Map<Life, Place>>,
     /// When acquires were executed, by node and id.
-    executed: Map<(Life, u64), Told>,
+    executed: Map<(Life, u64), Execution>,
     /// When the store last lost something of a key.
     forgotten: Map<u32, u64>,
     /// How many events were seen.
@@ -121,15 +121,15 @@ impl Entitled {
         Self { midway: true, ..Self::default() }
     }
 
-    /// Whether the store has lost something of the key since it gave the answer `told`.
-    fn is_forgotten(&self, key: u32, told: Told) -> bool {
-        FORGOTTEN.when(self.forgotten.get(&key).is_some_and(|lost| told.seen < *lost))
-            || LEAPS.when(self.midway && told.seen == 0)
+    /// Whether the store has lost something of the key since it gave the answer `answer`.
+    fn is_forgotten(&self, key: u32, answer: Execution) -> bool {
+        FORGOTTEN.when(self.forgotten.get(&key).is_some_and(|lost| answer.seen < *lost))
+            || LEAPS.when(self.midway && answer.seen == 0)
     }
 
     /// When the answer was executed that last told a node what is set aside for it.
-    fn told(&self, key: u32, life: Life) -> Told {
-        self.places.get(&key).and_then(|of| of.get(&life)).map(|place| place.told).unwrap_or_default()
+    fn last_answer(&self, key: u32, life: Life) -> Execution {
+        self.places.get(&key).and_then(|of| of.get(&life)).map(|place| place.answer).unwrap_or_default()
     }
 
     /// Judges the claim in a call: a node may have given up some of what was set aside, and never has more than it was
@@ -139,8 +139,8 @@ impl Entitled {
         place.latest = place.latest.max(call.id);
         let known = place.tokens;
         place.tokens = known.min(claim.tokens());
-        let told = place.told;
-        if claim.tokens() > known && !self.is_forgotten(key, told) {
+        let answer = place.answer;
+        if claim.tokens() > known && !self.is_forgotten(key, answer) {
             self.found.add("entitled", moment, || format!("key {key}: {life:?} was told {known}, and says {claim:?}"));
         }
     }
@@ -174,7 +174,7 @@ impl Entitled {
         if grant.replayed || grant.outdated || !claim.frees.at(grant.now) {
             return;
         }
-        self.executed.insert((life, call.id), Told { at: grant.now.0, seen: self.seen });
+        self.executed.insert((life, call.id), Execution { at: grant.now.0, seen: self.seen });
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // A node that claims nothing has nothing set aside, even if an earlier life of it had.
         if claim.tokens() == 0 {
@@ -188,18 +188,18 @@ impl Entitled {
 
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let is_of_before = self.is_of_before(life, key, grant);
-        let Some(told) = self.executed.remove(&(life, call.id)) else { return };
+        let Some(answer) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // A node does not adopt answers that are repeated or too late.
         let is_late = matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if !claim.frees.at(grant.now));
         if call.id < place.latest || grant.outdated || is_late || is_of_before {
             return;
         }
-        (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(told.at))).0);
-        place.told = told;
+        (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(answer.at))).0);
+        place.answer = answer;
         let now = grant.now.0;
         let of_key = self.places.get(&key).into_iter().flat_map(Map::values);
-        let counts = |place: &&Place| now < place.lapses && !self.is_forgotten(key, place.told);
+        let counts = |place: &&Place| now < place.lapses && !self.is_forgotten(key, place.answer);
         let all: u64 = of_key.filter(counts).map(|place| place.tokens).sum();
         let largest = self.largest.entry(key).or_default();
         let is_bucket = call.rule.is_entitled_bucket();
@@ -225,7 +225,7 @@ impl Entitled {
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
         let life = self.lives.of(request.node);
         if rule.is_entitled_bucket() {
-            if !self.is_forgotten(request.key, self.told(request.key, life)) {
+            if !self.is_forgotten(request.key, self.last_answer(request.key, life)) {
                 self.admitted_of_bucket(moment, request, &rule.limits[0], store);
             }
             return;
@@ -242,7 +242,7 @@ impl Entitled {
         store: u64,
         what: &dyn Fn() -> String,
     ) {
-        if self.is_forgotten(key, self.told(key, life)) {
+        if self.is_forgotten(key, self.last_answer(key, life)) {
             return;
         }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
@@ -376,7 +376,7 @@ mod tests {
     use crate::checkers::tests::{History, SECOND};
 
     /// A node is told, by an acquire in the first window, that `tokens` of a hundred are set aside for it.
-    fn told(tokens: u64) -> (History, Entitled) {
+    fn set_aside(tokens: u64) -> (History, Entitled) {
         let (mut history, mut checker) = (History::entitled("100/1s fixed"), Entitled::default());
         history.entitled = tokens;
         history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
@@ -391,7 +391,7 @@ mod tests {
         // Seven are set aside; some are lent in a window and some admitted; none may be after an acquire has freed
         // them.
         for (frees, lent, own, seen) in [(false, 3, 4, 0), (false, 3, 5, 1), (false, 8, 0, 1), (true, 1, 0, 1)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             let at = SECOND + SECOND / 2;
             if frees {
                 history.believes = Some(7);
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn more_than_is_set_aside_is_seen() {
-        let (mut history, mut checker) = told(7);
+        let (mut history, mut checker) = set_aside(7);
         history.check(&mut checker, 3 * SECOND / 2, 7, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 3 * SECOND / 2, 1, Source::Share, true);
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn an_entitlement_that_has_lapsed_is_seen() {
         for (at, seen) in [(SECOND + 1, 0), (900 * SECOND, 1)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             history.check(&mut checker, at, 1, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
@@ -463,14 +463,14 @@ mod tests {
     #[test]
     fn an_entitlement_to_more_than_all_share_is_seen() {
         for (tokens, seen) in [(95, 0), (96, 1)] {
-            let (_, checker) = told(tokens);
+            let (_, checker) = set_aside(tokens);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 
     #[test]
     fn a_window_of_which_an_acquire_has_freed_it_is_seen() {
-        let (mut history, mut checker) = told(7);
+        let (mut history, mut checker) = set_aside(7);
         history.believes = Some(7);
         history.executed(&mut checker, 3 * SECOND / 4, 2);
         history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn an_answer_of_before_a_reset_is_not_taken_over() {
         for (epoch, at, seen) in [(2, SECOND / 2, 1), (1, SECOND / 4, 0)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             history.epoch = 2;
             history.settled_in(&mut checker, SECOND / 3, [1, 2], 0);
             // The store has lowered what is set aside, by a call that was executed before the reset or after it.
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn a_loss_excuses_who_has_not_heard_since() {
         for (hears, seen) in [(false, 0), (true, 1)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             history.see(&mut checker, SECOND / 2, &Seen::Lost { key: 0, store: Timestamp(0) });
             if hears {
                 (history.believes, history.epoch) = (Some(7), 2);
@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn a_key_that_the_build_before_has_cut_short_is_as_if_lost() {
         for (mixed, seen) in [(true, 0), (false, 1)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             if mixed {
                 checker.earlier.insert(0);
             }
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn who_says_more_than_it_was_told_is_seen() {
         for (believes, seen) in [(7, 0), (8, 1)] {
-            let (mut history, mut checker) = told(7);
+            let (mut history, mut checker) = set_aside(7);
             history.believes = Some(believes);
             history.called(&mut checker, SECOND / 2, 2, 1);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());

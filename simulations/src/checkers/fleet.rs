@@ -427,9 +427,9 @@ impl FleetShares {
                 let shown = if forgot { most.max(lent) } else { last };
                 let shared = self.shared.get(&place).copied().unwrap_or(0);
                 let loaned = self.loans.get(&place).copied().unwrap_or(0);
-                let is_told = shown >= limit.count
+                let is_shown = shown >= limit.count
                     || LOANS.when(loaned > 0 && admitted + loaned >= limit.count && shown + shared >= limit.count);
-                if admitted >= limit.count || is_told {
+                if admitted >= limit.count || is_shown {
                     // A denial under several limits names the one that lasts longest; only of that is it known that it
                     // denied.
                     if index == usize::from(decision.limit_index) {
@@ -453,7 +453,7 @@ impl FleetShares {
 
 impl Observer for FleetShares {
     fn minds(&self, topic: Topic) -> bool {
-        topic == Topic::Told
+        topic == Topic::Reported
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -469,7 +469,7 @@ impl Observer for FleetShares {
                 self.forgot.insert(*key, moment.at);
                 self.lost.insert(*key, store.0);
             }
-            Seen::Told { from, to, frames, lies: true } => {
+            Seen::Reported { from, to, frames, lies: true } => {
                 self.liars.insert(*from, moment.at);
                 let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
@@ -720,7 +720,7 @@ mod tests {
                 epoch: 0,
             };
             let frames = Frames::new(digest::encode(&[usage]));
-            history.see(&mut checker, SECOND / 5, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+            history.see(&mut checker, SECOND / 5, &Seen::Reported { from: 1, to: 0, frames: &frames, lies: true });
             history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }

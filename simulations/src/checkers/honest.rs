@@ -47,7 +47,7 @@ pub(super) static SHEET: Sheet = Sheet {
 
 /// What the last client of a key was told.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Denial {
     node: u32,
     key: u32,
     cost: u64,
@@ -76,9 +76,9 @@ const AT_ONCE: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct Honest {
     from: u64,
-    told: BTreeMap<u32, Told>,
+    denials: BTreeMap<u32, Denial>,
     /// Requests of clients that have waited as told, with what they were told.
-    patient: BTreeMap<u64, Told>,
+    patient: BTreeMap<u64, Denial>,
     /// By key and node: when it was last lent tokens, by the store's clock and in true time. The next field: when its
     /// latest answer was given.
     lent: BTreeMap<u32, BTreeMap<u32, (u64, u64)>>,
@@ -100,7 +100,7 @@ impl Honest {
         let from = setting.plan.span.0 + setting.plan.calm.0 + setting.plan.daemon.timeout.0;
         Self {
             from,
-            told: BTreeMap::new(),
+            denials: BTreeMap::new(),
             patient: BTreeMap::new(),
             lent: BTreeMap::new(),
             heard: Map::default(),
@@ -164,9 +164,9 @@ impl Honest {
     fn note_trip(&mut self, moment: Moment, [node, key]: [u32; 2], id: u64) {
         let Some(asking) = self.asking.get(&(key, node)).filter(|asking| asking.id == id) else { return };
         let trip = moment.at - asking.sent;
-        for told in self.told.get_mut(&key).into_iter().chain(self.patient.values_mut()) {
-            if (told.node, told.key) == (node, key) {
-                told.trip = told.trip.max(trip);
+        for denial in self.denials.get_mut(&key).into_iter().chain(self.patient.values_mut()) {
+            if (denial.node, denial.key) == (node, key) {
+                denial.trip = denial.trip.max(trip);
             }
         }
     }
@@ -199,11 +199,11 @@ impl Honest {
     }
 
     fn asked(&mut self, moment: Moment, request: &Request) {
-        let Some(told) = self.told.remove(&request.key) else { return };
+        let Some(denial) = self.denials.remove(&request.key) else { return };
         // The wait counts by the node's own clock, so by true time it may be over a little early.
-        let waited = moment.at - told.at + told.wait / 4_000 + 1 >= told.wait;
-        if !ANOTHER.when(told.node != request.node || told.cost != request.cost || !waited) {
-            self.patient.insert(request.id, told);
+        let waited = moment.at - denial.at + denial.wait / 4_000 + 1 >= denial.wait;
+        if !ANOTHER.when(denial.node != request.node || denial.cost != request.cost || !waited) {
+            self.patient.insert(request.id, denial);
         }
     }
 }
@@ -235,7 +235,7 @@ impl Observer for Honest {
                     let by_then = |end: &u64| store.0.abs_diff(*end) < near;
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
-                let told = self.patient.remove(&request.id).filter(|_| !CROSSED.when(crossed));
+                let denial = self.patient.remove(&request.id).filter(|_| !CROSSED.when(crossed));
                 // If the store gives no answer in time, the check is decided by the share, which the told wait did not
                 // consider, or not at all; if the store is slow, the check times out.
                 let alone = match decision.reason {
@@ -247,20 +247,20 @@ impl Observer for Honest {
                 };
                 let denied = decision.verdict == Verdict::Deny && !alone && !ASIDE.when(rule.is_entitled());
                 let is_first =
-                    |told: &Told| !MEANWHILE.when(self.lent_to_others(request).any(|(_, at)| *at >= told.at));
+                    |denial: &Denial| !MEANWHILE.when(self.lent_to_others(request).any(|(_, at)| *at >= denial.at));
                 let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
-                let is_near = |told: &Told| decision.retry_after.is_some_and(|wait| wait.0 <= told.trip);
-                let is_first = |told: &Told| is_first(told) && !REPORTED.when(is_bucket && is_near(told));
-                if let Some(told) = told.filter(|told| denied && is_first(told)) {
+                let is_near = |denial: &Denial| decision.retry_after.is_some_and(|wait| wait.0 <= denial.trip);
+                let is_first = |denial: &Denial| is_first(denial) && !REPORTED.when(is_bucket && is_near(denial));
+                if let Some(denial) = denial.filter(|denial| denied && is_first(denial)) {
                     self.found.add("honest", moment, || {
-                        format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
+                        format!("{request:?} waited the {} us it was told, and was told {decision:?}", denial.wait)
                     });
                 }
                 let sure = decision.reason == Reason::Rate && !BEHIND.when(self.is_behind(request));
                 let wait = decision.retry_after.filter(|_| sure);
                 if let Some(wait) = wait {
                     let Request { node, key, cost, .. } = **request;
-                    self.told.insert(key, Told { node, key, cost, wait: wait.0, at: moment.at, trip: 0 });
+                    self.denials.insert(key, Denial { node, key, cost, wait: wait.0, at: moment.at, trip: 0 });
                 }
             }
             _ => {}

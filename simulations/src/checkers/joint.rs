@@ -39,7 +39,7 @@ static GONE: Exemption = Exemption::new(
     "two periods of a key of which the store lends after a node has left that may have gone by its share",
     "What it owes nobody pays: up to 95 % of the limit more, twice where two windows are at hand.",
 );
-static UNTOLD: Exemption = Exemption::new(
+static UNINFORMED: Exemption = Exemption::new(
     "shares of a node that the store has told nothing of the key, or, where masters' clocks differ, nothing since another clock counts it; and for two periods after that has caught up with the one before",
     "Its windows lie across those of the store: twice the share, on top of leases.",
 );
@@ -84,7 +84,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &UNAWARE,
         &APART,
         &GONE,
-        &UNTOLD,
+        &UNINFORMED,
         &ALONE,
         &FROM_FIRST,
         &RELEASED,
@@ -297,7 +297,7 @@ struct Place {
     /// When it last decided by its share.
     alone: u64,
     /// The store's answers, and whether there was any.
-    told: Answers,
+    answers: Answers,
     knows: bool,
     /// When the call was sent that the key's owner last answered; and the id of the last call that another server
     /// executed.
@@ -557,8 +557,8 @@ impl Joint {
             || moment.at < key.until
             || APART.when(key.seconds.values().any(|second| second.is_over(key.since, moment.at)));
         let is_another = self.differ && goes_by_another(&self.clocks, moment, request.key, place.asked, key.span);
-        let is_untold = UNTOLD.when(is_another || !place.knows);
-        let (nodes, gossips, has_met) = (place.told.nodes(), self.gossips, moment.at >= self.met);
+        let is_uninformed = UNINFORMED.when(is_another || !place.knows);
+        let (nodes, gossips, has_met) = (place.answers.nodes(), self.gossips, moment.at >= self.met);
         key.excused.resize(rule.limits.len(), Excused::default());
         place.excused.resize(rule.limits.len(), Excused::default());
         key.counted.resize(rule.limits.len(), Excused::default());
@@ -579,9 +579,9 @@ impl Joint {
                     pardon.of.push((window, 0, gossips));
                     return request.cost;
                 }
-                let times = if is_even || is_untold { 2 } else { 1 };
+                let times = if is_even || is_uninformed { 2 } else { 1 };
                 let is_first = FROM_FIRST.when(limit.algorithm == Algorithm::FixedFromFirst);
-                let is_strict = !is_partial && !is_untold && !is_first;
+                let is_strict = !is_partial && !is_uninformed && !is_first;
                 let part_of = |whole: u64| if gossips { whole } else { ALONE.forgives(whole / nodes) };
                 let part = part_of(whole);
                 if is_strict && !gossips && !is_even {
@@ -727,7 +727,7 @@ impl Observer for Joint {
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
                 // The node had dropped the key, if it knew it before.
                 let place = self.places.entry((self.lives.of(*node), *key)).or_default();
-                (place.knows, place.alone, place.told, place.asked) = (false, 0, Answers::default(), 0);
+                (place.knows, place.alone, place.answers, place.asked) = (false, 0, Answers::default(), 0);
             }
             Seen::Called { node, call, .. } if !matches!(call.op, Op::Acquire(_)) => {
                 self.first_sent.entry((self.lives.of(*node), call.id)).or_insert(moment.at);
@@ -745,7 +745,7 @@ impl Observer for Joint {
                     self.heard.insert((life, *key), grant.now.0);
                 }
                 let place = self.places.entry((life, *key)).or_default();
-                place.told.note(moment, call.id, grant);
+                place.answers.note(moment, call.id, grant);
                 place.knows = true;
                 place.asked = if place.stale == call.id { 0 } else { moment.at - self.trips.latest() };
             }

@@ -99,7 +99,7 @@ struct Permit {
 #[derive(Clone, Debug, Default)]
 struct Lessee {
     /// When the store last executed a report of it.
-    told: Option<u64>,
+    reported: Option<u64>,
     /// When each call that may still be answered was first sent, and when it was last executed.
     calls: BTreeMap<u64, (u64, Option<u64>)>,
     /// The latest end of its lease.
@@ -319,7 +319,7 @@ impl Permits {
             key.excuse(life, at, grant, most);
         }
         let lessee = key.lessees.entry(life).or_default();
-        lessee.told = Some(at);
+        lessee.reported = Some(at);
         if let Some((_, executed)) = lessee.calls.get_mut(&call.id) {
             *executed = Some(at);
         }
@@ -359,7 +359,7 @@ fn peak(peaks: &[(u64, u64)], since: u64) -> u64 {
 impl Lessee {
     /// Whether the store has forgotten the node's report.
     fn is_unheard(&self, now: u64) -> bool {
-        self.told.is_some_and(|told| now >= told + LEASE - LEASE * DRIFT / 1_000_000)
+        self.reported.is_some_and(|reported| now >= reported + LEASE - LEASE * DRIFT / 1_000_000)
     }
 }
 
@@ -428,7 +428,10 @@ impl Key {
     fn dirty_all(&mut self, now: u64) {
         let nodes: Vec<_> = self.lessees.keys().map(|(node, _)| *node).collect();
         nodes.into_iter().for_each(|node| self.strand(node, now));
-        self.lessees.values_mut().filter(|lessee| lessee.told.is_some()).for_each(|lessee| lessee.dirty = Some(now));
+        self.lessees
+            .values_mut()
+            .filter(|lessee| lessee.reported.is_some())
+            .for_each(|lessee| lessee.dirty = Some(now));
     }
 
     /// Excuses slots of one life that the store has lent to others meanwhile.

@@ -206,7 +206,7 @@ impl Remaining {
 
     /// Adds the counters of a loan: they show what the peer knows of the window, with the tokens that it holds counted
     /// as left.
-    fn told(&mut self, life: Life, key: u32, rule: &Rule, loan: &Loan) {
+    fn hear_loan(&mut self, life: Life, key: u32, rule: &Rule, loan: &Loan) {
         let (Some(limit), counter) = (aligned(rule), &loan.counters[0]) else { return };
         let known = self.known.entry((life, key)).or_default();
         known.enter(counter.at.0, limit.period.0);
@@ -275,7 +275,7 @@ impl Observer for Remaining {
                     if let Ok(loan) = answer
                         && !loan.aside
                     {
-                        self.told(life, *key, &ask.rule, loan);
+                        self.hear_loan(life, *key, &ask.rule, loan);
                     }
                 }
             }

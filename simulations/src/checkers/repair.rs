@@ -161,7 +161,7 @@ impl Repair {
 
 impl Observer for Repair {
     fn minds(&self, topic: Topic) -> bool {
-        topic == Topic::Told
+        topic == Topic::Reported
     }
 
     fn ignores(&self, _: Topic) -> bool {
@@ -176,7 +176,7 @@ impl Observer for Repair {
             Seen::Answered { request, decision, .. } if decision.source == Source::Share => {
                 self.shares.insert((request.key, request.node), moment.at);
             }
-            Seen::Told { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
+            Seen::Reported { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
             Seen::Left { node, .. } | Seen::Joined { node, .. } => {
                 // A new life knows nothing of earlier reports.
                 self.heard.retain(|to, (from, _)| to != node && from != node);
@@ -247,7 +247,7 @@ mod tests {
                 history.see(
                     &mut checker,
                     1,
-                    &Seen::Told { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false },
+                    &Seen::Reported { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false },
                 );
             }
             (history.known, history.epoch) = (3, 2);
@@ -265,7 +265,7 @@ mod tests {
             let mut setting = history.setting();
             setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
             let mut checker = Repair::new(&setting);
-            let told = Seen::Told { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false };
+            let told = Seen::Reported { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false };
             history.see(&mut checker, 1, &told);
             (history.known, history.epoch) = (3, 2);
             history.settled(&mut checker, SECOND / 4, 1, 0);

@@ -58,7 +58,7 @@ pub(super) static SHEET: Sheet = Sheet {
 const INVARIANT: &str = "second-opinion";
 
 /// How long a record with a return, a refund or a reset is kept: for the life of the shortest account.
-const TOLD: Micros = gcra::lease_life(1);
+const RECORD_LIFE: Micros = gcra::lease_life(1);
 
 /// Cells for one key.
 const CELLS: usize = 64;
@@ -173,7 +173,7 @@ impl SecondOpinion {
         // may look old though it is not, and so does one whose node has returned something but not asked for long.
         let is_known = |of: &Dropped| {
             !ran.is_earlier
-                && (self.has_asked_of_late(call, grant.now, of) || self.has_told_of_late(call, grant.now, of))
+                && (self.has_asked_of_late(call, grant.now, of) || self.has_returned_of_late(call, grant.now, of))
         };
         let recent = ran.dropped.iter().find(|of| !is_excused(of) || is_known(of));
         recent.map(|of| format!("the script dropped {of:?} of {after:?}"))
@@ -203,11 +203,11 @@ impl SecondOpinion {
         last.is_some_and(|(at, id)| id == of.id && at <= now && now.since(at) < CALL_LIFE)
     }
 
-    /// Whether the return, refund or reset in the record was executed less than [`TOLD`] ago, under these limits.
-    fn has_told_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
+    /// Whether the return, refund or reset in the record was executed less than [`RECORD_LIFE`] ago, under these limits.
+    fn has_returned_of_late(&self, call: &Call, now: Timestamp, of: &Dropped) -> bool {
         let last = self.last.get(&call.digest).and_then(|last| last.get(&of.record)?.other.as_ref());
         last.is_some_and(|(at, id, rule)| {
-            *id == of.told && *at <= now && now.since(*at) < TOLD && rule.limits == call.rule.limits
+            *id == of.other && *at <= now && now.since(*at) < RECORD_LIFE && rule.limits == call.rule.limits
         })
     }
 }
@@ -391,7 +391,7 @@ mod tests {
         let dropped = |ago: u64| {
             found(|_, ran| {
                 let [now, ..] = left(ran).census.expect("a census");
-                ran.dropped.push(Dropped { record: "n:other".into(), asked_in: now - ago, id: 7, told: 0 });
+                ran.dropped.push(Dropped { record: "n:other".into(), asked_in: now - ago, id: 7, other: 0 });
             })
         };
         assert_eq!([dropped(0), dropped(1), dropped(2)], [1, 1, 0]);
@@ -415,7 +415,7 @@ mod tests {
                 checker.objection(&call, &grant, &ran)
             };
             assert_eq!(ask("other", NOW, Vec::new()), None);
-            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id, told: 0 };
+            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id, other: 0 };
             let objection = ask("n", Timestamp(NOW.0 + passed), vec![dropped]);
             assert_eq!(objection.map_or(0, |what| usize::from(what.contains("dropped"))), seen, "{passed} us later");
         }
@@ -430,13 +430,13 @@ mod tests {
         let others =
             Call { rule: Arc::new(Rule::of("p", &[Limit::parse("9/1s fixed").expect("a limit")])), ..ask.clone() };
         for (what, passed, told, but, seen) in [
-            ("soon", TOLD.0 - 1, 8, None, 1),
-            ("late enough", TOLD.0, 8, None, 0),
+            ("soon", RECORD_LIFE.0 - 1, 8, None, 1),
+            ("late enough", RECORD_LIFE.0, 8, None, 0),
             ("of another return", 1, 9, None, 0),
             ("by other limits", 1, 8, Some("limits"), 0),
             ("by the build before", 1, 8, Some("earlier"), 0),
             ("of a repeat", 1, 8, Some("replayed"), 0),
-            ("of what a clock counts that was set back", TOLD.0 - 1, 8, Some("back"), 0),
+            ("of what a clock counts that was set back", RECORD_LIFE.0 - 1, 8, Some("back"), 0),
         ] {
             let mut checker = SecondOpinion::default();
             let grant = |now: Timestamp| MemoryStore::new(CELLS, 9).call(now, "n", &ask).expect("there is room");
@@ -447,8 +447,8 @@ mod tests {
                 checker.note(&ask, &grant(Timestamp(NOW.0 - 1)), &told_by("other"));
             }
             let call = if but == Some("limits") { &others } else { &ask };
-            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id: 0, told };
-            let is_kept = checker.has_told_of_late(call, Timestamp(NOW.0 + passed), &dropped);
+            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id: 0, other: told };
+            let is_kept = checker.has_returned_of_late(call, Timestamp(NOW.0 + passed), &dropped);
             assert_eq!(usize::from(is_kept), seen, "{what}");
         }
     }

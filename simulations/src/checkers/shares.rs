@@ -19,7 +19,7 @@ use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 
-static UNTOLD: Exemption = Exemption::new(
+static UNINFORMED: Exemption = Exemption::new(
     "a node that has heard of nobody, or has forgotten the key",
     "It takes itself for the only one: 95 % of all in each window of the clock that it goes by, which may be its own.",
 );
@@ -61,7 +61,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["static-shares"],
     proves: "What a node admits on its share stays below 95 % of each limit, by the clock that it goes by, however far that is from others, and by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
     judges: "All algorithms, several limits. Each node alone: all of them are fleet.rs's.",
-    exemptions: &[&UNTOLD, &SET, &EDGES, &GOSSIP, &RELEASED, &BACK, &PUSHED, &CREDIT, &ASIDE],
+    exemptions: &[&UNINFORMED, &SET, &EDGES, &GOSSIP, &RELEASED, &BACK, &PUSHED, &CREDIT, &ASIDE],
     mutant: Some("share-in-slice-of-loss"),
 };
 
@@ -217,7 +217,7 @@ impl Shares {
 
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, decision: &Decision) {
         let (gossips, doubt, clock) = (self.gossips, self.doubt, goes_by(decision).0);
-        let mut informed = self.informed.get_mut(&place).filter(|informed| !UNTOLD.when(informed.now == 0));
+        let mut informed = self.informed.get_mut(&place).filter(|informed| !UNINFORMED.when(informed.now == 0));
         let trip = self.nearness.of((place.1, place.2), place.0);
         let passing = self.passing.entry(place).or_default().read(clock, moment.at);
         let spent = self.keys.entry(place).or_default();

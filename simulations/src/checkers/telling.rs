@@ -196,7 +196,7 @@ impl Telling {
         *leapt = (*leapt).max(moment.at + again);
     }
 
-    fn told(&mut self, moment: Moment, from: u32, frame: &Frame, lies: bool) {
+    fn judge_report(&mut self, moment: Moment, from: u32, frame: &Frame, lies: bool) {
         let heard = frame.read().unwrap_or_else(|error| {
             self.found.add("gossip", moment, || format!("node {from} told what its peers do not read: {error}"));
             &[]
@@ -283,7 +283,7 @@ impl Telling {
 
 impl Observer for Telling {
     fn minds(&self, topic: Topic) -> bool {
-        topic == Topic::Told
+        topic == Topic::Reported
     }
 
     fn ignores(&self, _: Topic) -> bool {
@@ -337,8 +337,8 @@ impl Observer for Telling {
                 self.keys.insert(call.digest.0, (*key, call.rule.clone()));
                 self.returns(*node, *key, call);
             }
-            Seen::Told { from, frames, lies, .. } => {
-                frames.iter().for_each(|frame| self.told(moment, *from, frame, *lies));
+            Seen::Reported { from, frames, lies, .. } => {
+                frames.iter().for_each(|frame| self.judge_report(moment, *from, frame, *lies));
             }
             Seen::Answered { request, rule, decision, store, .. }
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
@@ -403,7 +403,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, 3, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -424,7 +424,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + 12 * SECOND);
             let count = Count { admitted: 4, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, at, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{at}: {:?}", checker.violations());
         }
     }
@@ -449,7 +449,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + 12 * SECOND);
             let count = Count { admitted: 4, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, at, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{stale} {ahead} {at}: {:?}", checker.violations());
         }
     }
@@ -466,7 +466,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + 5 * SECOND);
             let count = Count { admitted: u64::MAX, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, 4 * SECOND, &Seen::Told { from: 0, to: 1, frames: &frames, lies });
+            history.see(&mut checker, 4 * SECOND, &Seen::Reported { from: 0, to: 1, frames: &frames, lies });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -486,7 +486,7 @@ mod tests {
                 let count = Count { admitted, refunded: 0 };
                 let frames =
                     Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-                history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+                history.see(&mut checker, 3, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
                 assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
             }
         }
@@ -509,7 +509,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, 62, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, 62, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -542,7 +542,7 @@ mod tests {
             let count = Count { admitted: told, refunded: 0 };
             let usage = Usage { digest: Digest(1), limit: place as u8, window: ends[place], count, epoch: 0 };
             let frames = Frames::new(digest::encode(&[usage]));
-            history.see(&mut checker, at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, at, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{place} {at} {back} {told}: {:?}", checker.violations());
         }
     }
@@ -555,7 +555,7 @@ mod tests {
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Telling::new(&setting);
             let frames = Frames::new(vec![vec![version, 0, 0]]);
-            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, 3, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -572,7 +572,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted: 4, refunded: 0 };
             let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
-            history.see(&mut checker, SECOND * 5 / 8, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            history.see(&mut checker, SECOND * 5 / 8, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

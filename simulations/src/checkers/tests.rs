@@ -609,7 +609,7 @@ fn what_a_checker_takes_up_it_is_told() {
         let file = checker.sheet().file;
         let text = text_of(file);
         for (topic, name) in
-            [(Topic::Asked, "Asked"), (Topic::Audit, "Audit"), (Topic::Told, "Told"), (Topic::Picked, "Picked")]
+            [(Topic::Asked, "Asked"), (Topic::Audit, "Audit"), (Topic::Reported, "Reported"), (Topic::Picked, "Picked")]
         {
             let takes = [format!("Seen::{name}("), format!("Seen::{name} {{")].iter().any(|event| text.contains(event));
             assert_eq!(checker.minds(topic), takes, "{file}: {name}");
@@ -618,7 +618,7 @@ fn what_a_checker_takes_up_it_is_told() {
 }
 
 /// Shows each checker all events, also those that it ignores.
-struct Teller {
+struct Forwarder {
     checkers: Vec<Box<dyn Checker>>,
     seen: u64,
     compared: u64,
@@ -627,7 +627,7 @@ struct Teller {
 /// Only one in this many events is examined for what it changes, because that compares a checker's whole state.
 const STEP: u64 = 101;
 
-impl Observer for Teller {
+impl Observer for Forwarder {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.seen += 1;
         for checker in &mut self.checkers {
@@ -648,9 +648,9 @@ fn what_a_checker_ignores_changes_nothing() {
     // These have owners or none, cuts, a malicious node, limits that change, clocks that are set and slots that move.
     for seed in [1, 3, 8, 18, 22, 10_000_000_000_002] {
         let setting = world::setting(&swarm::plan(seed)).expect("a plan of the swarm");
-        let mut teller = Teller { checkers: super::all(&setting), seen: 0, compared: 0 };
-        World::new(&setting, &mut Scripts::new(), Watch::new(vec![&mut teller])).run();
-        assert!(teller.compared > 100, "seed {seed}: {}", teller.compared);
+        let mut forwarder = Forwarder { checkers: super::all(&setting), seen: 0, compared: 0 };
+        World::new(&setting, &mut Scripts::new(), Watch::new(vec![&mut forwarder])).run();
+        assert!(forwarder.compared > 100, "seed {seed}: {}", forwarder.compared);
     }
 }
 

@@ -61,11 +61,11 @@ static HEARD_LATE: Exemption = Exemption::new(
     "what a node hears that it was lent when the window may be over by its clock, and how much of that was used",
     "It goes by the next window then, of which nothing is used yet: of the one before it has no news, and what was used of that is no reason to tell of another limit.",
 );
-static TOLD: Exemption = Exemption::new(
+static REPORTED: Exemption = Exemption::new(
     "a window of which the node has told three times all that it has admitted, before it was over",
     "By what it knows of the store's clock it may have been over: then it has had its turns.",
 );
-static TOLD_THE_SAME: Exemption = Exemption::new(
+static REPORTED_THE_SAME: Exemption = Exemption::new(
     "a sliding window of which the node has told the same three times, before it was over",
     "By what it knows of the store's clock it may have been over: then it has had its turns. What it holds of it then it spends until it is over for sure, and tells of no more.",
 );
@@ -91,8 +91,8 @@ pub(super) static SHEET: Sheet = Sheet {
         &SPARSE,
         &EDGE,
         &HEARD_LATE,
-        &TOLD,
-        &TOLD_THE_SAME,
+        &REPORTED,
+        &REPORTED_THE_SAME,
         &OLD,
     ],
     mutant: Some("tells-from-the-first"),
@@ -108,7 +108,7 @@ const OVER: u64 = 1_000;
 const ADMITTED_PART: u64 = 16;
 const USED_PART: u64 = 10;
 
-/// See `TOLD`.
+/// See `REPORTED`.
 const TURNS: u8 = 3;
 
 /// See `OLD`.
@@ -128,7 +128,7 @@ struct Open {
     is_news: bool,
     is_talked_of: bool,
     /// How often all admissions so far were reported.
-    told: u8,
+    reported: u8,
     /// The last reported number, and how often it was reported in a row.
     same: (u64, u8),
 }
@@ -145,13 +145,13 @@ struct Due {
 
 /// One node.
 #[derive(Clone, Debug, Default)]
-struct Teller {
+struct Reporter {
     rounds: u64,
     /// By key and position of a limit in its policy.
     open: BTreeMap<(u32, usize), Open>,
     due: BTreeMap<(u32, usize), Due>,
     /// The round in which each key was last reported.
-    told: Map<u32, u64>,
+    reported: Map<u32, u64>,
     /// When each key was last asked for.
     asked: Map<u32, u64>,
     /// Until when each key is reported out of turn: see `LOST`.
@@ -167,7 +167,7 @@ pub(super) struct Turns {
     shards: u128,
     /// See `EDGE`.
     edge: u64,
-    tellers: Numbered<Teller>,
+    reporters: Numbered<Reporter>,
     /// By digest.
     keys: Map<u128, u32>,
     /// By key: what decides its shard, how far its owner's clock is ahead of true time, and until when windows are not
@@ -204,8 +204,8 @@ impl Open {
     /// Whether it has to be reported when it is over.
     fn counts(&self) -> bool {
         !SPARSE.when(self.admitted <= self.least || !self.is_news && !self.is_talked_of)
-            && !TOLD.when(self.told >= TURNS)
-            && !TOLD_THE_SAME.when(self.slides() && self.same.1 >= TURNS)
+            && !REPORTED.when(self.reported >= TURNS)
+            && !REPORTED_THE_SAME.when(self.slides() && self.same.1 >= TURNS)
     }
 
     /// Whether it is a sliding window, which reports name by its beginning.
@@ -213,20 +213,20 @@ impl Open {
         self.named != self.ends
     }
 
-    fn tell(&mut self, admitted: u64) {
+    fn report(&mut self, admitted: u64) {
         if self.admitted <= admitted {
-            self.told = self.told.saturating_add(1);
+            self.reported = self.reported.saturating_add(1);
         }
         self.same = (admitted, if self.same.0 == admitted { self.same.1.saturating_add(1) } else { 1 });
     }
 
     fn admit(&mut self, tokens: u64) {
         self.admitted += tokens;
-        self.told = 0;
+        self.reported = 0;
     }
 }
 
-impl Teller {
+impl Reporter {
     /// The open window of a key's limit, after closing an earlier one.
     fn window(&mut self, key: (u32, usize), limit: &Limit, ends: u64) -> Option<&mut Open> {
         let open = self.open.entry(key).or_insert_with(|| Open::of(limit, ends));
@@ -262,7 +262,7 @@ impl Teller {
     fn forget(&mut self, key: u32) {
         self.open.retain(|(of, _), _| *of != key);
         self.due.retain(|(of, _), _| *of != key);
-        self.told.remove(&key);
+        self.reported.remove(&key);
     }
 }
 
@@ -278,7 +278,7 @@ impl Turns {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             shards: plan.daemon.shards.max(1).into(),
             edge: LAST + 2 * plan.daemon.timeout.0,
-            tellers: Numbered::default(),
+            reporters: Numbered::default(),
             keys: Map::default(),
             shard: Numbered::default(),
             skews: Numbered::default(),
@@ -294,10 +294,10 @@ impl Turns {
     /// A node was asked for a key. This is noted for all limits, because keys whose limits are not judged have turns,
     /// too.
     fn asked(&mut self, moment: Moment, request: &Request) {
-        let teller = self.tellers.of(request.node);
-        let asked = teller.asked.insert(request.key, moment.at);
+        let reporter = self.reporters.of(request.node);
+        let asked = reporter.asked.insert(request.key, moment.at);
         if OLD.when(asked.is_some_and(|asked| asked + QUIET < moment.at)) {
-            teller.forget(request.key);
+            reporter.forget(request.key);
         }
     }
 
@@ -310,7 +310,7 @@ impl Turns {
                 continue;
             }
             if matches!(source, Source::Lease | Source::Store)
-                && let Some(open) = self.tellers.of(request.node).window((request.key, place), limit, ends)
+                && let Some(open) = self.reporters.of(request.node).window((request.key, place), limit, ends)
             {
                 open.admit(request.cost);
             }
@@ -337,7 +337,7 @@ impl Turns {
         for (place, limit) in aligned(&call.rule).filter(is_open) {
             let ends = ends(place, limit);
             if !self.is_spoiled(key, limit, ends)
-                && let Some(open) = self.tellers.of(node).window((key, place), limit, ends)
+                && let Some(open) = self.reporters.of(node).window((key, place), limit, ends)
             {
                 open.is_news = true;
             }
@@ -346,22 +346,22 @@ impl Turns {
 
     /// Judges a round of gossip.
     fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
-        let Self { tellers, keys, shard, skews, shards, spoiled, longest, .. } = self;
-        let teller = tellers.of(node);
+        let Self { reporters, keys, shard, skews, shards, spoiled, longest, .. } = self;
+        let reporter = reporters.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
-        teller.rounds += 1;
+        reporter.rounds += 1;
         for told in usage {
-            let open = keys.get(&told.digest.0).and_then(|key| teller.open.get_mut(&(*key, told.limit.into())));
+            let open = keys.get(&told.digest.0).and_then(|key| reporter.open.get_mut(&(*key, told.limit.into())));
             if let Some(open) = open.filter(|open| open.named == told.window.0) {
-                open.tell(told.count.admitted);
+                open.report(told.count.admitted);
             }
         }
-        teller.turn(now);
-        let Teller { asked, due, .. } = teller;
+        reporter.turn(now);
+        let Reporter { asked, due, .. } = reporter;
         due.retain(|(key, _), _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
-        if LIARS.when(lies) || CROWDED.when(teller.is_crowded) {
-            teller.due.clear();
-            teller.told.clear();
+        if LIARS.when(lies) || CROWDED.when(reporter.is_crowded) {
+            reporter.due.clear();
+            reporter.reported.clear();
             return;
         }
         // By shard: the latest earlier round in which a key was reported that is reported again, and that key.
@@ -376,35 +376,35 @@ impl Turns {
                 let open = 2 * longest.get(*key).copied().unwrap_or(0);
                 let lost_at = spoiled.get(*key).copied().filter(|at| *at > 0);
                 let told_at = Some(now(*key).max(entry.window.0)).filter(|_| is_lost(entry.digest));
-                let until = teller.lost.entry(*key).or_default();
+                let until = reporter.lost.entry(*key).or_default();
                 *until = lost_at.max(told_at).map_or(0, |at| at + open).max(*until);
                 *told.entry(*key).or_default() |= is_lost(entry.digest) || now(*key) < *until;
             }
         }
         for (key, is_lost) in told {
-            teller.due.retain(|(of, _), _| *of != key);
+            reporter.due.retain(|(of, _), _| *of != key);
             if LOST.when(is_lost) {
                 continue;
             }
-            if let Some(before) = teller.told.insert(key, teller.rounds) {
+            if let Some(before) = reporter.reported.insert(key, reporter.rounds) {
                 let of = shard.get(key).copied().unwrap_or(0) % *shards;
                 let latest = again.entry(of).or_insert((before, key));
                 *latest = (*latest).max((before, key));
             }
         }
-        for ((key, _), due) in &teller.due {
+        for ((key, _), due) in &reporter.due {
             let of = shard.get(*key).copied().unwrap_or(0) % *shards;
             if let Some((before, other)) = again.get(&of).filter(|(before, _)| *before >= due.since) {
                 self.found.add("turns", moment, || {
                     format!(
                         "node {node} tells of key {other} in its rounds {before} and {}, and not of key {key}, whose window was over at {} and by round {}",
-                        teller.rounds, due.ends, due.since
+                        reporter.rounds, due.ends, due.since
                     )
                 });
             }
         }
         if !again.is_empty() {
-            teller.due.retain(|(key, _), due| {
+            reporter.due.retain(|(key, _), due| {
                 let of = shard.get(*key).copied().unwrap_or(0) % *shards;
                 again.get(&of).is_none_or(|(before, _)| *before < due.since)
             });
@@ -437,7 +437,7 @@ impl Turns {
     fn spoil(&mut self, key: u32, store: u64) {
         let spoiled = self.spoiled.of(key);
         *spoiled = store.max(*spoiled);
-        self.tellers.iter_mut().for_each(|teller| teller.forget(key));
+        self.reporters.iter_mut().for_each(|reporter| reporter.forget(key));
     }
 }
 
@@ -469,7 +469,7 @@ impl Observer for Turns {
                 }
             }
             Seen::Together { node, what: Together::GoesBack { request }, .. } => {
-                let open = self.tellers.of(*node).open.range_mut((request.key, 0)..=(request.key, usize::MAX));
+                let open = self.reporters.of(*node).open.range_mut((request.key, 0)..=(request.key, usize::MAX));
                 open.for_each(|(_, open)| open.admitted = open.admitted.saturating_sub(request.cost));
             }
             Seen::Called { key, call, .. } => {
@@ -480,8 +480,8 @@ impl Observer for Turns {
             Seen::Settled { node, key, call, grant: Some(grant), .. } => self.lent(*node, *key, call, grant),
             Seen::Executed { key, call, grant, .. } if call.op == Op::Reset => self.spoil(*key, grant.now.0),
             Seen::Lost { key, store } | Seen::Undone { key, store } => self.spoil(*key, store.0),
-            Seen::Joined { node, .. } | Seen::Left { node, .. } => *self.tellers.of(*node) = Teller::default(),
-            Seen::Crowded { node } => self.tellers.of(*node).is_crowded = true,
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => *self.reporters.of(*node) = Reporter::default(),
+            Seen::Crowded { node } => self.reporters.of(*node).is_crowded = true,
             Seen::Picked { node, usage, lies } => self.picked(moment, *node, usage, *lies),
             _ => {}
         }

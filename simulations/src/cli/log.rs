@@ -121,7 +121,7 @@ impl Observer for Printer {
             self.keys.insert(call.digest.0, *key);
         }
         match seen {
-            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } | Seen::Repeated { .. } => {}
+            Seen::Asked(_) | Seen::Audit { .. } | Seen::Reported { .. } | Seen::Repeated { .. } => {}
             Seen::Answered { request, decision, parked, store, .. } => {
                 if self.wants(Some(request.node), Some(request.key)) {
                     let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);

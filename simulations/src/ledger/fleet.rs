@@ -38,7 +38,7 @@ struct Node {
     asked: u64,
     admitted: u64,
     /// Bytes of its reports that came to peers.
-    told: u64,
+    reported: u64,
     /// The window of its last store calls, and how many there were in it.
     window: (u64, u64),
     /// Tokens of its earlier incarnations, and of this one.
@@ -114,13 +114,13 @@ impl Fleet {
     }
 
     /// Counts bytes of a node's reports that have come to a peer.
-    pub(super) fn tell(&mut self, node: u32, bytes: u64) {
-        self.node(node).told += bytes;
+    pub(super) fn report(&mut self, node: u32, bytes: u64) {
+        self.node(node).reported += bytes;
     }
 
     /// The most bytes of one node's reports that came to peers.
-    pub(super) fn most_told(&self) -> u64 {
-        self.nodes.iter().map(|node| node.told).max().unwrap_or(0)
+    pub(super) fn most_reported(&self) -> u64 {
+        self.nodes.iter().map(|node| node.reported).max().unwrap_or(0)
     }
 
     /// Tokens of all nodes.

@@ -76,7 +76,7 @@ impl News {
             Seen::PeerAnswered { node, key, answer: Ok(loan), rule, store, .. } => {
                 self.admit(moment, (*node, *key), &rule.limits, loan.tokens, store.0);
             }
-            Seen::Told { from, to, frames, lies: false } => self.hear(moment, *from, *to, frames, is_warm),
+            Seen::Reported { from, to, frames, lies: false } => self.hear(moment, *from, *to, frames, is_warm),
             _ => {}
         }
     }
@@ -174,7 +174,7 @@ mod tests {
             let usage = Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 };
             let frames = Frames::new(digest::encode(&[usage]));
             news.ages = Histogram::default();
-            see(&mut news, *at, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            see(&mut news, *at, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
             seen.push(news.ages.longest());
             news.ages = before;
         }

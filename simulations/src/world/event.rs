@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::asks::Mail;
-use super::gossip::Told;
+use super::gossip::SentReport;
 use super::holds::Errand;
 use super::message::Reply;
 use super::network::Heading;
@@ -124,7 +124,7 @@ pub(super) enum Event {
         incarnation: u64,
     },
     /// A report of another node reaches a node.
-    Told(Box<Told>),
+    Report(Box<SentReport>),
     /// An ask of a peer, or its answer, arrives.
     Mail(Box<Mail>),
     /// The balances of all nodes are audited.

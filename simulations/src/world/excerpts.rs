@@ -99,8 +99,8 @@ impl Place<'_> {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match before.and_then(last_calls) {
-            Some((asked_in, id, told)) if !is_there && name.starts_with(b"n:") => {
-                ran.dropped.push(Dropped { record: text(name), asked_in, id, told });
+            Some((asked_in, id, other)) if !is_there && name.starts_with(b"n:") => {
+                ran.dropped.push(Dropped { record: text(name), asked_in, id, other });
             }
             _ => ran.stray = Some(format!("{} was written", text(name))),
         }

@@ -33,11 +33,11 @@ pub(super) struct Grapevine {
 /// What a node knows of the others.
 #[derive(Debug, Default)]
 pub(super) struct Circle {
-    pub(super) roster: FleetTracker,
+    pub(super) tracker: FleetTracker,
     pub(super) others: BTreeMap<(u32, u64), Other>,
-    pub(super) told: u64,
+    pub(super) reported: u64,
     /// When it may report again: its last reports have used up the bytes that may be sent until then.
-    pub(super) may_tell: u64,
+    pub(super) may_report: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,7 @@ impl Grapevine {
 
 /// A frame on its way from one incarnation of a node to another node.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct SentReport {
     pub(super) from: u32,
     pub(super) life: u64,
     pub(super) to: u32,

@@ -148,7 +148,7 @@ impl<'a> World<'a> {
             Event::End { fault } => self.end(fault),
             Event::Step(step) => self.step(step),
             Event::Round { node, incarnation } => self.round(node, incarnation),
-            Event::Told(told) => self.told_of(&told),
+            Event::Report(report) => self.receive_report(&report),
             Event::Mail(mail) => self.mailed(*mail),
             Event::Audit => {
                 self.audit();
@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
         self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
         if self.prober.is_some() {
-            self.told(request, decision);
+            self.go_on_probing(request, decision);
         }
         if !self.holders.is_empty() {
             self.concluded(request, decision);

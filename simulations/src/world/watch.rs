@@ -55,7 +55,7 @@ enum Kept {
     Executed(usize),
     Called(usize),
     Settled(usize),
-    Told { from: u32, to: u32, frames: Frames, lies: bool },
+    Reported { from: u32, to: u32, frames: Frames, lies: bool },
     Picked { node: u32, usage: Vec<Usage>, lies: bool },
     Repeated(usize),
     Audit { node: u32, balance: Balance, keys: u64, waiting: u64 },
@@ -149,7 +149,7 @@ impl<'a> Watch<'a> {
     /// A watch for these observers, which also takes a trace.
     #[must_use]
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
-        let observers = observers.into_iter().map(|observer| (told(observer), observer)).collect();
+        let observers = observers.into_iter().map(|observer| (wanted(observer), observer)).collect();
         let (trace, in_flight) = (Trace::default(), Set::default());
         let (kept, places, large) = (Vec::with_capacity(BATCH), Places::default(), Large::default());
         Self { observers, kept, places, large, batch: BATCH, trace, in_flight, crowd: None }
@@ -177,13 +177,13 @@ impl<'a> Watch<'a> {
                 self.places.put(place, self.kept.len());
                 self.kept.push((moment, kept));
                 if self.kept.len() >= self.batch {
-                    self.tell();
+                    self.hand_on();
                 }
             }
             None => {
-                self.tell();
-                for (told, observer) in &mut self.observers {
-                    if *told & 1 << place != 0 {
+                self.hand_on();
+                for (wanted, observer) in &mut self.observers {
+                    if *wanted & 1 << place != 0 {
                         observer.see(moment, seen);
                     }
                 }
@@ -192,13 +192,13 @@ impl<'a> Watch<'a> {
     }
 
     /// Hands the collected events on.
-    fn tell(&mut self) {
+    fn hand_on(&mut self) {
         let (mut kept, places, large) = (mem::take(&mut self.kept), mem::take(&mut self.places), &self.large);
         let seen: Vec<_> = kept.iter().map(|(moment, kept)| (*moment, large.seen(kept))).collect();
         let present = places.present();
-        for (told, observer) in &mut self.observers {
+        for (wanted, observer) in &mut self.observers {
             for (part, seen) in seen.chunks(64).enumerate() {
-                let mut rest = places.of(*told & present, part);
+                let mut rest = places.of(*wanted & present, part);
                 while rest != 0 {
                     let (moment, seen) = &seen[rest.trailing_zeros() as usize];
                     rest &= rest - 1;
@@ -228,11 +228,11 @@ impl Places {
     }
 
     /// Which of 64 events belong to any of those places.
-    fn of(&self, mut told: u32, part: usize) -> u64 {
+    fn of(&self, mut wanted: u32, part: usize) -> u64 {
         let mut things = 0;
-        while told != 0 {
-            things |= self.0[told.trailing_zeros() as usize][part];
-            told &= told - 1;
+        while wanted != 0 {
+            things |= self.0[wanted.trailing_zeros() as usize][part];
+            wanted &= wanted - 1;
         }
         things
     }
@@ -247,7 +247,7 @@ const TOPICS: [Option<Topic>; 10] = [
     Some(Topic::Settled),
     Some(Topic::Asked),
     Some(Topic::Audit),
-    Some(Topic::Told),
+    Some(Topic::Reported),
     Some(Topic::Picked),
     Some(Topic::Repeated),
 ];
@@ -265,7 +265,7 @@ fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
         Some(Topic::Settled) => 4,
         Some(Topic::Asked) => 5,
         Some(Topic::Audit) => 6,
-        Some(Topic::Told) => 7,
+        Some(Topic::Reported) => 7,
         Some(Topic::Picked) => 8,
         Some(Topic::Repeated) => 9,
     };
@@ -273,13 +273,13 @@ fn place(topic: Option<Topic>, of_permits: bool) -> u32 {
 }
 
 /// The places that an observer wants: a bit for each.
-fn told(observer: &dyn Observer) -> u32 {
-    let is_told = |place: usize| match TOPICS[place] {
+fn wanted(observer: &dyn Observer) -> u32 {
+    let is_wanted = |place: usize| match TOPICS[place] {
         Some(topic) if place < MOST => !observer.ignores(topic),
         Some(topic) => observer.minds(topic),
         None => true,
     };
-    let plain = (0..TOPICS.len()).filter(|place| is_told(*place)).fold(0, |told, place| told | 1 << place);
+    let plain = (0..TOPICS.len()).filter(|place| is_wanted(*place)).fold(0, |wanted, place| wanted | 1 << place);
     plain | if observer.minds(Topic::Permits) { plain << TOPICS.len() } else { 0 }
 }
 
@@ -308,7 +308,7 @@ impl Large {
                 let (call, grant) = (call.clone(), grant.copied());
                 Kept::Settled(put(&mut self.settled, Settled { node, incarnation, key, call, grant }))
             }
-            Seen::Told { from, to, frames, lies } => Kept::Told { from, to, frames: frames.clone(), lies },
+            Seen::Reported { from, to, frames, lies } => Kept::Reported { from, to, frames: frames.clone(), lies },
             Seen::Picked { node, usage, lies } => Kept::Picked { node, usage: usage.to_vec(), lies },
             Seen::Audit { node, balance, keys, waiting } => Kept::Audit { node, balance, keys, waiting },
             Seen::Repeated { now, key, call, grant, ran } => {
@@ -348,7 +348,7 @@ impl Large {
                 let Settled { node, incarnation, key, ref call, ref grant } = self.settled[*place];
                 Seen::Settled { node, incarnation, key, call, grant: grant.as_ref() }
             }
-            Kept::Told { from, to, frames, lies } => Seen::Told { from: *from, to: *to, frames, lies: *lies },
+            Kept::Reported { from, to, frames, lies } => Seen::Reported { from: *from, to: *to, frames, lies: *lies },
             Kept::Repeated(place) => {
                 let Repeated { now, key, ref call, ref grant, ref ran } = self.repeated[*place];
                 Seen::Repeated { now, key, call, grant: grant.as_ref(), ran }

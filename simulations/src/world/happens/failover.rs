@@ -117,7 +117,7 @@ impl World<'_> {
             return;
         };
         for hash in undone {
-            self.tell_of_key(&hash, |key, store| Seen::Undone { key, store });
+            self.see_key(&hash, |key, store| Seen::Undone { key, store });
         }
         let old = self.cluster.server(server);
         match was {
@@ -133,7 +133,7 @@ impl World<'_> {
         self.queue.push(self.now + self.cluster.plan.alone.0, Event::Step(Step::Replicate { server: new }));
     }
 
-    pub(in crate::world) fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
+    pub(in crate::world) fn see_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
         if let Some(key) = self.key_of(hash) {
             let store = self.cluster.owner_time(self.keys.get(key).digest, self.now);
             self.see(&seen(key, store));
@@ -181,7 +181,7 @@ impl World<'_> {
         let server = self.cluster.primary(master);
         let lost: BTreeSet<_> = self.cluster.server(server).keyspaces().flat_map(Keyspace::flush).collect();
         for hash in lost.into_iter().filter(|hash| self.is_held_by(server, hash)).collect::<Vec<_>>() {
-            self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
+            self.see_key(&hash, |key, store| Seen::Lost { key, store });
         }
     }
 
@@ -196,7 +196,7 @@ impl World<'_> {
                     keyspace.evict(&hash);
                 }
                 if self.is_held_by(server, &hash) {
-                    self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
+                    self.see_key(&hash, |key, store| Seen::Lost { key, store });
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::frames::Frames;
 use crate::observe::Seen;
 use crate::plan::{Gossip, Lie};
 use crate::world::event::Event;
-use crate::world::gossip::{HEARTBEAT, Other, Told};
+use crate::world::gossip::{HEARTBEAT, Other, SentReport};
 use crate::world::node::Phase;
 use crate::world::state::World;
 
@@ -25,7 +25,7 @@ impl World<'_> {
         place.limiter.handle_fleet(FleetView::UNKNOWN);
         if self.now == 0 {
             // Nodes of the start have known each other for longer than the tracker waits for a new node.
-            place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
+            place.circle.tracker.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
         }
         let incarnation = place.incarnation;
         let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
@@ -63,20 +63,20 @@ impl World<'_> {
                 known.last = self.now;
                 known.leaving = other.phase == Phase::Leaving;
                 if known.joined.is_none() && known.first + plan.join.0 <= self.now && !known.leaving {
-                    known.joined = Some(circle.roster.joined(now, &other.name, other.incarnation));
+                    known.joined = Some(circle.tracker.joined(now, &other.name, other.incarnation));
                 }
             }
         }
         let (at, nodes) = (self.now, &self.nodes);
-        let roster = &mut circle.roster;
+        let tracker = &mut circle.tracker;
         circle.others.retain(|(index, incarnation), other| {
             let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
             if gone && other.joined.is_some() {
-                roster.left(now, &nodes[*index as usize].name, *incarnation, other.leaving);
+                tracker.left(now, &nodes[*index as usize].name, *incarnation, other.leaving);
             }
             !gone
         });
-        let view = circle.roster.view(now, plan.tick.micros());
+        let view = circle.tracker.view(now, plan.tick.micros());
         let name = |index: u32| OwnerName { hash: name_hash(&self.nodes[index as usize].name), is_always: false };
         let own = name(node);
         let there = circle.others.iter().filter(|(_, other)| self.plan.daemon.owners && !other.leaving);
@@ -101,7 +101,7 @@ impl World<'_> {
         let peers = place.circle.others.values().filter(|other| other.joined.is_some()).count() as u64;
         let leaves = place.phase == Phase::Leaving || peers == 0;
         let tick = plan.tick.micros();
-        let most = match (leaves, self.now < place.circle.may_tell) {
+        let most = match (leaves, self.now < place.circle.may_report) {
             (true, _) => usize::MAX,
             (false, true) => 0,
             (false, false) => most_entries(peers, tick),
@@ -109,12 +109,12 @@ impl World<'_> {
         let mut reports = Vec::new();
         place.limiter.drain_usage(now, most, &mut reports);
         let (mut all, mut some) = usage::by_hearer(&reports);
-        let is_due = self.now >= place.circle.told + HEARTBEAT;
+        let is_due = self.now >= place.circle.reported + HEARTBEAT;
         if !reports.is_empty() {
             let frames = if all.is_empty() { 0 } else { peers } + some.len() as u64;
             let apart = apart(frames, usage::entries(&reports, peers));
             if apart > tick {
-                place.circle.may_tell = self.now + apart.0;
+                place.circle.may_report = self.now + apart.0;
             }
         }
         let mut picked: Vec<_> = reports.into_iter().map(|report| report.usage).collect();
@@ -126,7 +126,7 @@ impl World<'_> {
         let moment = self.moment();
         self.watch.see(moment, &Seen::Picked { node, usage: &picked, lies: lie.is_some() });
         if !all.is_empty() || is_due {
-            self.nodes[node as usize].circle.told = self.now;
+            self.nodes[node as usize].circle.reported = self.now;
             self.send_reports(node, None, all, lie.is_some());
         }
         for (peer, usage) in some {
@@ -151,35 +151,35 @@ impl World<'_> {
                     continue;
                 }
                 for at in arrivals.into_iter().flatten() {
-                    let told = Told { from: node, life, to, incarnation, frames: frames.clone(), lies };
-                    self.queue.push(at, Event::Told(Box::new(told)));
+                    let report = SentReport { from: node, life, to, incarnation, frames: frames.clone(), lies };
+                    self.queue.push(at, Event::Report(Box::new(report)));
                 }
             }
         }
     }
 
     /// A node receives reports of another one.
-    pub(in crate::world) fn told_of(&mut self, told: &Told) {
-        let thaws = self.thaws_at(told.to);
+    pub(in crate::world) fn receive_report(&mut self, report: &SentReport) {
+        let thaws = self.thaws_at(report.to);
         if thaws > self.now {
-            self.queue.push(thaws, Event::Told(Box::new(told.clone())));
+            self.queue.push(thaws, Event::Report(Box::new(report.clone())));
             return;
         }
-        let build = self.grapevine.build_of(told.to);
-        let name = self.nodes[told.from as usize].name.clone();
-        let place = &mut self.nodes[told.to as usize];
-        if place.incarnation != told.incarnation || !place.is_there() {
+        let build = self.grapevine.build_of(report.to);
+        let name = self.nodes[report.from as usize].name.clone();
+        let place = &mut self.nodes[report.to as usize];
+        if place.incarnation != report.incarnation || !place.is_there() {
             return;
         }
         let now = place.clock.local(self.now);
-        let Some(origin) = place.circle.roster.heard(now, &name, told.life) else { return };
-        for usage in told.frames.iter().flat_map(|frame| build.read(frame)) {
+        let Some(origin) = place.circle.tracker.heard(now, &name, report.life) else { return };
+        for usage in report.frames.iter().flat_map(|frame| build.read(frame)) {
             place.limiter.handle_usage(now, origin, &usage);
         }
         // Observers see the report before its effects, because it may deny waiting requests at once.
-        let Told { from, to, ref frames, lies, .. } = *told;
+        let SentReport { from, to, ref frames, lies, .. } = *report;
         let moment = self.moment();
-        self.watch.see(moment, &Seen::Told { from, to, frames, lies });
+        self.watch.see(moment, &Seen::Reported { from, to, frames, lies });
         self.drain(to);
     }
 

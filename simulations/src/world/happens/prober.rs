@@ -54,7 +54,7 @@ impl World<'_> {
     }
 
     /// A request was answered; the prober continues if it was its own.
-    pub(in crate::world) fn told(&mut self, request: &Request, decision: &Decision) {
+    pub(in crate::world) fn go_on_probing(&mut self, request: &Request, decision: &Decision) {
         let Some(prober) = self.prober.as_mut().filter(|prober| prober.request == request.id) else { return };
         prober.request = 0;
         let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate).map_or(u64::MAX, |wait| wait.0);

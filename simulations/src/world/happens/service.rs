@@ -63,7 +63,7 @@ impl World<'_> {
         let done = start + self.cluster.cost();
         let time = self.cluster.time(server, start);
         if self.cluster.has_ended_early(server, key, time) {
-            self.tell_of_key(key, |key, store| Seen::Lost { key, store });
+            self.see_key(key, |key, store| Seen::Lost { key, store });
         }
         let cut_to = self.cluster.cut_to(server, key);
         let letter = &self.letters[&id];
