@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rationd::fleet::{FleetStats, MemberState, Members};
-use support::forge::{Said, Told, ack, syn};
+use support::forge::{Operation, Said, ack, syn};
 use support::membership_suite::{Node, Start, sees, show};
 use support::peers::{Authority, FLEET, Peer, Stranger, runtime};
 use tokio::runtime::Runtime;
@@ -200,7 +200,7 @@ fn nobody_leaves_by_anothers_word() {
     siege.endure("`leaving` for others", |round| {
         let mut lies = vec![syn(FLEET, &[(Siege::evil(), round)])];
         for said in &three {
-            lies.push(ack(&[Told::Of(said, 0), Told::Fact("state", "leaving", 1_000 + round)]));
+            lies.push(ack(&[Operation::Of(said, 0), Operation::Fact("state", "leaving", 1_000 + round)]));
         }
         lies
     });
@@ -212,7 +212,7 @@ fn a_last_version_below_the_facts_ends_nothing() {
     let siege = Siege::begin();
     let stats = siege.endure("a last version below the facts", |round| {
         let evil = Siege::evil();
-        let facts = [Told::Of(&evil, 0), Told::Fact("state", "up", 10 + round), Told::Last(1)];
+        let facts = [Operation::Of(&evil, 0), Operation::Fact("state", "up", 10 + round), Operation::Last(1)];
         vec![syn(FLEET, &[(evil.clone(), round)]), ack(&facts)]
     });
     assert!(stats.malformed > 0, "it was taken for a message");

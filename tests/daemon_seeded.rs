@@ -455,7 +455,7 @@ impl World {
         encode(&mut bytes, &[b"RATION.CHECK", b"day", key.as_bytes(), b"COST", cost.to_string().as_bytes()]);
         end.write_all(&bytes).await.expect("it is there");
         let reply = timeout(PATIENCE + SLACK, read(&mut end, &mut Decoder::default())).await.expect("in time");
-        Some(Told::read("day", &reply?).reason)
+        Some(Answered::read("day", &reply?).reason)
     }
 
     /// What is counted of a key, as the daemon knows it.
@@ -674,7 +674,7 @@ impl World {
                 encode(&mut bytes, &[b"RATION.CHECK", b"slots", key.as_bytes()]);
                 end.write_all(&bytes).await.expect("it is there");
                 let reply = read(&mut end, &mut Decoder::default()).await.expect("an answer");
-                let told = Told::read("slots", &reply);
+                let told = Answered::read("slots", &reply);
                 taken += usize::from(!told.limited);
                 tries += 1;
                 assert!(tries < 50 && told.reason != "rate", "{key}: {taken} of {SLOTS} are free: {reply:?}");
@@ -695,7 +695,7 @@ impl World {
             let reply = loop {
                 end.write_all(&bytes).await.expect("it is there");
                 let reply = read(&mut end, &mut Decoder::default()).await.expect("an answer");
-                if Told::read(policy, &reply).source == "store" {
+                if Answered::read(policy, &reply).source == "store" {
                     break reply;
                 }
                 // Connections to the store still break.
@@ -1188,7 +1188,7 @@ impl Client {
         let is_calm = Instant::now() >= self.habits.calm_from + CALM / 3;
         match ask {
             Ask::Check { policy, key, cost } => {
-                let told = Told::read(policy, reply);
+                let told = Answered::read(policy, reply);
                 ledger.denied += u64::from(told.limited);
                 assert!(!self.habits.gentle || told.reason != "store", "the store is there for {key}: {reply:?}");
                 if is_calm && *policy == "calm" {
@@ -1233,11 +1233,11 @@ impl Client {
                     _ => {}
                 }
             }
-            Ask::Peek { policy, .. } => drop(Told::read(policy, reply)),
+            Ask::Peek { policy, .. } => drop(Answered::read(policy, reply)),
             Ask::Many(parts) => {
                 let [first, rest @ ..] = reply.items() else { panic!("RATION.MCHECK answers {reply:?}") };
                 let told: Vec<_> =
-                    parts.iter().zip(rest).map(|((policy, ..), reply)| Told::read(policy, reply)).collect();
+                    parts.iter().zip(rest).map(|((policy, ..), reply)| Answered::read(policy, reply)).collect();
                 assert_eq!(told.len(), parts.len(), "{reply:?}");
                 assert_eq!(first.int() == 1, told.iter().any(|told| told.limited), "{reply:?}");
                 if first.int() == 0 {
@@ -1261,7 +1261,7 @@ impl Client {
                 }
             }
             Ask::Hold { key, cost } => {
-                let told = Told::read("day", reply);
+                let told = Answered::read("day", reply);
                 let id = reply.items()[10].text();
                 assert_eq!(told.limited, id.is_empty(), "{reply:?}");
                 if !told.limited {
@@ -1288,7 +1288,7 @@ impl Client {
             }
             Ask::Lease { key, want } => {
                 let [granted, life, told @ ..] = reply.items() else { panic!("RATION.LEASE answers {reply:?}") };
-                Told::read("day", &Reply::Array(told.to_vec()));
+                Answered::read("day", &Reply::Array(told.to_vec()));
                 let granted = granted.int() as u64;
                 assert!(granted <= *want && life.int() >= 0, "{reply:?}");
                 ledger.days.entry(key.clone()).or_default().admitted += granted;
@@ -1356,14 +1356,14 @@ impl Client {
 }
 
 /// The parts of a decision that the ledger needs.
-struct Told {
+struct Answered {
     limited: bool,
     reset_at: i64,
     reason: String,
     source: String,
 }
 
-impl Told {
+impl Answered {
     fn read(policy: &str, reply: &Reply) -> Self {
         let fields = reply.items();
         assert!(fields.len() == 10 || fields.len() == 11, "a decision is {reply:?}");
@@ -1424,7 +1424,7 @@ async fn in_resp(end: &mut End, key: &str) -> u64 {
     // What the daemon has answered before its client broke off can be read yet.
     let _ = end.write_all(&bytes).await;
     let (mut decoder, mut told) = (Decoder::default(), 0);
-    let charges = |reply: &Reply, cost| if Told::read("day", reply).limited { 0 } else { cost };
+    let charges = |reply: &Reply, cost| if Answered::read("day", reply).limited { 0 } else { cost };
     for number in 0..6 {
         let Some(reply) = read(end, &mut decoder).await else { return told };
         told += match number {

@@ -185,7 +185,7 @@ impl World {
             sleep(Duration::from_millis(self.ether.below(300))).await;
         }
         self.until("join", JOIN, |_| (0..NODES).collect()).await;
-        self.tell_everybody().await;
+        self.gossip_with_all().await;
 
         let victim = 1 + self.ether.below(NODES as u64 - 1) as usize;
         self.crash(victim);
@@ -202,7 +202,7 @@ impl World {
         (0..NODES).step_by(2).for_each(|dumb| self.one_way(&[dumb], &[dumb + 1]));
         self.stays(ONE_WAY).await;
         self.ether.heal();
-        self.tell_everybody().await;
+        self.gossip_with_all().await;
 
         let dumb = self.ether.below(NODES as u64) as usize;
         let others: Vec<_> = (0..NODES).filter(|node| *node != dumb).collect();
@@ -212,7 +212,7 @@ impl World {
         self.until("unheard", DEATH, move |node| if node == dumb { Vec::new() } else { seen.clone() }).await;
         self.ether.heal();
         self.until("healed", HEALED, |_| (0..NODES).collect()).await;
-        self.tell_everybody().await;
+        self.gossip_with_all().await;
 
         let leaver = &mut self.nodes[3];
         let fleet = leaver.fleet.take().expect("it runs");
@@ -322,7 +322,7 @@ impl World {
 
     /// Each node tells all others something in each round, until a round came to all of them, and nothing came
     /// twice. Frames may be lost with a connection: after a cut that takes more than one round.
-    async fn tell_everybody(&mut self) {
+    async fn gossip_with_all(&mut self) {
         let begun = self.ether.now();
         for round in 0_usize.. {
             for node in &self.nodes {

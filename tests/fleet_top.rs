@@ -43,7 +43,7 @@ impl Fleet {
     }
 
     /// What node `a` says of all.
-    fn told(&self) -> Value {
+    fn look(&self) -> Value {
         let told = self.daemons[0].ask("RATION.TOP FLEET").text();
         serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"))
     }
@@ -97,7 +97,7 @@ fn what_a_fleet_does_is_the_sum_of_what_each_node_says_itself() {
         check(daemon, "api", "shared", 40 + index);
         check(daemon, "tight", &format!("own-{index}"), 10);
     }
-    let told = fleet.told();
+    let told = fleet.look();
     for (name, daemon) in ["a", "b", "c"].into_iter().zip(&fleet.daemons) {
         let itself: Value = serde_json::from_str(&daemon.ask("RATION.TOP").text()).expect("JSON");
         let of_it = &node(&told, name)["top"];
@@ -180,7 +180,7 @@ fn each_node_decides_what_the_others_are_told() {
         "whoever takes it for the whole fleet must see that it is not: {output:?}"
     );
     // Totals are told by default, and so they are by one that tells keys.
-    let told = fleet.told();
+    let told = fleet.look();
     assert_eq!((&node(&told, "c")["told"], &node(&told, "b")["told"]), (&"totals".into(), &"keys".into()), "{told}");
     assert_eq!(count(&node(&told, "c")["top"], "tight", "denied"), 17, "{told}");
     assert!(!node(&told, "c").to_string().contains("of-c"), "{told}");
@@ -193,7 +193,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     fleet.daemons[2].signal("STOP");
     fleet.daemons[1].kill();
     let watch = Watch::start();
-    let told = fleet.told();
+    let told = fleet.look();
     let took = watch.elapsed();
     let output = rationd(&fleet.daemons[0], &["-o", "json", "top", "--once", "--fleet"]);
     let text = String::from_utf8(rationd(&fleet.daemons[0], &["top", "--once", "--fleet"]).stdout).expect("text");
@@ -219,7 +219,7 @@ fn a_node_that_went_without_a_word_is_told_of() {
     let watch = Watch::start();
     // Until gossip has given it up it has a row of its own.
     let told = loop {
-        let told = fleet.told();
+        let told = fleet.look();
         if told["missed"] == 1 || watch.elapsed() > PATIENCE {
             break told;
         }

@@ -15,7 +15,7 @@ use rationd::core::shard::Request;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::store::embedded::Embedded;
 use support::formula::{Kind, Span};
-use support::judge::{Ask, Judge, More, Told};
+use support::judge::{Answered, Ask, Judge, More};
 use support::random::below;
 use support::sequences::{Sequence, sequence, throttled};
 
@@ -30,10 +30,10 @@ struct Clocked {
 }
 
 impl Clocked {
-    fn ask(&mut self, rule: &Arc<Rule>, ask: Ask) -> Told {
+    fn ask(&mut self, rule: &Arc<Rule>, ask: Ask) -> Answered {
         let (digest, now) = (Digest::of("p", b"k"), self.now);
         let request = |cost, peek| Request { rule, digest, key: b"k", cost, peek };
-        told(
+        answered(
             rule,
             &match ask {
                 Ask::Check(cost) => self.store.check(now, request(cost, false)),
@@ -45,11 +45,11 @@ impl Clocked {
 }
 
 /// A decision as a client reads it.
-fn told(rule: &Rule, decision: &Decision) -> Told {
+fn answered(rule: &Rule, decision: &Decision) -> Answered {
     let waits =
         |wait: Option<Micros>, of: fn(Micros) -> u64| wait.map_or(-1, |wait| i64::try_from(of(wait)).expect("short"));
     let limit = &rule.limits[usize::from(decision.limit_index)];
-    Told {
+    Answered {
         limited: decision.verdict == Verdict::Deny,
         limit: decision.limit,
         remaining: decision.remaining,
@@ -78,7 +78,7 @@ fn rule(sequence: &Sequence) -> Arc<Rule> {
 }
 
 /// The same with one thing wrong.
-fn spoiled(told: &Told, dice: &mut u64) -> Told {
+fn spoiled(told: &Answered, dice: &mut u64) -> Answered {
     let mut wrong = told.clone();
     let more = wrong.more.as_mut().expect("ten fields");
     match below(dice, 5) {
@@ -98,7 +98,7 @@ fn spoiled(told: &Told, dice: &mut u64) -> Told {
 }
 
 /// Runs sequences, and hands each answer, what may be true, the moment, and whether tokens are that fine to `each`.
-fn run(seed: u64, each: &mut impl FnMut(&mut Judge, Span, (Ask, Told), bool, &str)) {
+fn run(seed: u64, each: &mut impl FnMut(&mut Judge, Span, (Ask, Answered), bool, &str)) {
     let mut dice = seed;
     for number in 0..SEQUENCES {
         let (_, sequence) = sequence(seed, number, POLICIES);

@@ -53,7 +53,7 @@ fn daemon() -> Daemon {
 }
 
 /// What `RATION.HEADERS` tells of this request.
-fn told(daemon: &Daemon, index: usize, key: &str, rest: &[&[u8]]) -> Fields {
+fn fields(daemon: &Daemon, index: usize, key: &str, rest: &[&[u8]]) -> Fields {
     let mut connection = daemon.connect().expect("it accepts");
     let policy = name(index);
     let words = [&[b"RATION.HEADERS", policy.as_bytes(), key.as_bytes()], rest].concat();
@@ -86,7 +86,7 @@ fn both_doors_send_structured_fields_whatever_the_names() {
     let daemon = daemon();
     let mut responses = Vec::new();
     for index in 0..KINDS.len() {
-        responses.extend((0..6).map(|_| told(&daemon, index, "told", &[b"STYLE", b"draft"])));
+        responses.extend((0..6).map(|_| fields(&daemon, index, "told", &[b"STYLE", b"draft"])));
         responses.extend((0..6).map(|_| sent(&daemon, index, "sent")));
     }
     for (number, read) in parsed(&responses).iter().enumerate() {
@@ -112,7 +112,7 @@ fn both_doors_send_structured_fields_whatever_the_names() {
 #[test]
 fn what_never_passes_is_not_told_to_wait() {
     let daemon = daemon();
-    let never = told(&daemon, 0, "never", &[b"COST", b"6"]);
+    let never = fields(&daemon, 0, "never", &[b"COST", b"6"]);
     assert!(!never.contains_key("retry-after"), "{never:?}");
     let read = &parsed(&[never])[0];
     assert_eq!((read["limit"][0][1]["r"].as_u64(), read["wait"].is_null()), (Some(5), true), "{read}");
@@ -122,7 +122,7 @@ fn what_never_passes_is_not_told_to_wait() {
 fn older_styles_hold_nothing_that_a_header_may_not() {
     let daemon = daemon();
     for style in [b"x".as_slice(), b"github"] {
-        let fields = told(&daemon, 0, "older", &[b"STYLE", style]);
+        let fields = fields(&daemon, 0, "older", &[b"STYLE", style]);
         assert!(fields.len() >= 3, "{fields:?}");
         for (name, value) in fields {
             let is_text = name == "x-ratelimit-resource" && value.chars().all(|c| c == ' ' || c.is_ascii_graphic());

@@ -194,7 +194,7 @@ enum Unit {
 }
 
 impl Unit {
-    fn told(self, wait: Micros) -> Micros {
+    fn rounded(self, wait: Micros) -> Micros {
         match self {
             Self::Exact => wait,
             Self::Milliseconds => Micros::from_millis(wait.as_millis_ceil()),
@@ -245,7 +245,7 @@ fn keeps_its_word(limiter: &mut impl Limiter, rule: &Arc<Rule>, spenders: &[Spen
             continue;
         };
         prop_assert_eq!(decision.reason, Reason::Rate);
-        let wait = unit.told(decision.retry_after.expect("it will pass some day"));
+        let wait = unit.rounded(decision.retry_after.expect("it will pass some day"));
         limiter.wait(wait);
         let again = limiter.check(rule, cost);
         prop_assert_eq!(again.verdict, Verdict::Allow, "cost {}: told {:?}, then {:?}", cost, decision, again);

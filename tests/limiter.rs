@@ -62,7 +62,7 @@ fn start(socket: &Path, until: u64) -> Child {
         .expect("this test can be run once more")
 }
 
-fn told(output: impl BufRead) -> u64 {
+fn counted(output: impl BufRead) -> u64 {
     let told =
         output.lines().map_while(Result::ok).find_map(|line| line.split_once("admitted ")?.1.trim().parse().ok());
     told.expect("a child tells how much it admitted")
@@ -73,12 +73,12 @@ fn eight_processes_admit_the_limit_and_one_that_is_killed_loses_what_it_held() {
     let daemon = daemon();
     // It was lent 1, 2, 4 … 256, and has spent all but some of the last.
     let mut killed = start(&daemon.socket, 300);
-    let lost = told(BufReader::new(killed.stdout.as_mut().expect("it is piped")));
+    let lost = counted(BufReader::new(killed.stdout.as_mut().expect("it is piped")));
     killed.kill().expect("it runs");
     killed.wait().expect("it is our child");
     let others: Vec<Child> = (0..7).map(|_| start(&daemon.socket, u64::MAX)).collect();
     let outputs = others.into_iter().map(|child| child.wait_with_output().expect("it is our child"));
-    let sum: u64 = outputs.map(|output| told(BufReader::new(&*output.stdout))).sum();
+    let sum: u64 = outputs.map(|output| counted(BufReader::new(&*output.stdout))).sum();
     assert_eq!(lost, 300);
     assert!(sum + lost <= LIMIT, "{sum} + {lost} of {LIMIT} admitted");
     assert!(sum + 511 >= LIMIT, "{sum} of {LIMIT} admitted, and the one that was killed held 511 at most");

@@ -20,7 +20,7 @@ use std::time::Duration;
 use support::clock::{Watch, wall_us};
 use support::cluster::RedisCluster;
 use support::formula::Span;
-use support::judge::{Ask, Divergence, Judge, More, Told};
+use support::judge::{Answered, Ask, Divergence, Judge, More};
 use support::process::Daemon;
 use support::resp::{Connection, Reply};
 use support::sequences::{self, Sequence};
@@ -233,7 +233,7 @@ impl Running {
         let span = Span { first: sent - away, last: received + away };
         // A call behind an answer, of which nobody sees how long it took, stood as long as the store did.
         let wide = widened(span, stalls.between(self.begun_us, answered_us));
-        let found = match told(&reply) {
+        let found = match answered(&reply) {
             Some(told) => self.judged((span, wide), trip, ask, &told, (answered_us - asked_us, stall)),
             None if reply == Reply::Simple("OK".into()) => {
                 let Ask::Refund(cost) = ask else { panic!("OK to {words:?}") };
@@ -283,7 +283,7 @@ impl Running {
         (span, wide): (Span, Span),
         trip: Trip,
         ask: Ask,
-        told: &Told,
+        told: &Answered,
         (took_us, stall): (u64, Option<u64>),
     ) -> Vec<Divergence> {
         if !trip.is_far {
@@ -377,7 +377,7 @@ fn widened(span: Span, stall: Option<u64>) -> Span {
 }
 
 /// The fields of a decision, if it is one.
-fn told(reply: &Reply) -> Option<Told> {
+fn answered(reply: &Reply) -> Option<Answered> {
     let Reply::Array(fields) = reply else { return None };
     let count = |index: usize| u64::try_from(fields[index].int()).expect("a count");
     let more = (fields.len() == 10).then(|| More {
@@ -387,7 +387,7 @@ fn told(reply: &Reply) -> Option<Told> {
         limit_name: fields[8].text(),
         source: fields[9].text(),
     });
-    Some(Told {
+    Some(Answered {
         limited: fields[0].int() == 1,
         limit: count(1),
         remaining: count(2),

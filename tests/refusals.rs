@@ -32,7 +32,7 @@ fn daemon(url: &str) -> Daemon {
 }
 
 /// Sends commands, each a line, on a connection that stands already.
-fn tell(redis: &mut Connection, lines: &[&str]) {
+fn run(redis: &mut Connection, lines: &[&str]) {
     for line in lines {
         let mut command = Cmd::new();
         command.arg(line.split(' ').map(|word| if word == "''" { "" } else { word }).collect::<Vec<_>>());
@@ -118,14 +118,14 @@ fn no_password() {
         "NOAUTH",
         &daemon,
         || {
-            tell(
+            run(
                 &mut server.connect().expect("it accepts"),
                 &["CONFIG SET requirepass secret", "CLIENT KILL TYPE normal"],
             )
         },
         || {
             let client = redis::Client::open(format!("redis://:secret@{}", server.address())).expect("an address");
-            tell(&mut client.get_connection().expect("the password is right"), &["CONFIG SET requirepass ''"]);
+            run(&mut client.get_connection().expect("the password is right"), &["CONFIG SET requirepass ''"]);
         },
     );
 }
@@ -134,16 +134,16 @@ fn no_password() {
 fn another_password() {
     let server = Server::plain();
     let mut redis = server.connect().expect("it accepts");
-    tell(&mut redis, &[&format!("ACL SETUSER rationd {ACL_RULES}")]);
+    run(&mut redis, &[&format!("ACL SETUSER rationd {ACL_RULES}")]);
     let daemon = daemon(&format!("redis://rationd:secret@{}", server.address()));
     goes_on(
         "WRONGPASS",
         &daemon,
         || {
             let mut redis = server.connect().expect("it accepts");
-            tell(&mut redis, &["ACL SETUSER rationd resetpass >other", "CLIENT KILL USER rationd"]);
+            run(&mut redis, &["ACL SETUSER rationd resetpass >other", "CLIENT KILL USER rationd"]);
         },
-        || tell(&mut redis, &["ACL SETUSER rationd resetpass >secret"]),
+        || run(&mut redis, &["ACL SETUSER rationd resetpass >secret"]),
     );
 }
 
@@ -151,13 +151,13 @@ fn another_password() {
 fn no_right() {
     let server = Server::plain();
     let mut redis = server.connect().expect("it accepts");
-    tell(&mut redis, &[&format!("ACL SETUSER rationd {ACL_RULES}")]);
+    run(&mut redis, &[&format!("ACL SETUSER rationd {ACL_RULES}")]);
     let daemon = daemon(&format!("redis://rationd:secret@{}", server.address()));
     goes_on(
         "NOPERM",
         &daemon,
-        || tell(&mut server.connect().expect("it accepts"), &["ACL SETUSER rationd -evalsha -eval"]),
-        || tell(&mut redis, &["ACL SETUSER rationd +evalsha +eval"]),
+        || run(&mut server.connect().expect("it accepts"), &["ACL SETUSER rationd -evalsha -eval"]),
+        || run(&mut redis, &["ACL SETUSER rationd +evalsha +eval"]),
     );
 }
 
@@ -165,7 +165,7 @@ fn no_right() {
 fn no_memory() {
     let server = Server::plain();
     let daemon = daemon(&server.url());
-    let set = |line: &str| tell(&mut server.connect().expect("it accepts"), &[line]);
+    let set = |line: &str| run(&mut server.connect().expect("it accepts"), &[line]);
     goes_on("OOM", &daemon, || set("CONFIG SET maxmemory 1"), || set("CONFIG SET maxmemory 0"));
 }
 
@@ -203,7 +203,7 @@ fn no_disk() {
 fn a_replica() {
     let server = Server::plain();
     let daemon = daemon(&server.url());
-    let set = |line: &str| tell(&mut server.connect().expect("it accepts"), &[line]);
+    let set = |line: &str| run(&mut server.connect().expect("it accepts"), &[line]);
     let nobody = support::server::free_port();
     goes_on("READONLY", &daemon, || set(&format!("REPLICAOF 127.0.0.1 {nobody}")), || set("REPLICAOF NO ONE"));
 }
@@ -225,7 +225,7 @@ fn a_script_that_does_not_end() {
                     drop(redis.req_command(&endless));
                 });
             },
-            || tell(&mut server.connect().expect("it accepts"), &["SCRIPT KILL"]),
+            || run(&mut server.connect().expect("it accepts"), &["SCRIPT KILL"]),
         );
     });
 }
@@ -244,7 +244,7 @@ fn a_snapshot_that_loads() {
             fill.arg(&["EVAL", "for i = 1, 4000 do redis.call('set', 'filler' .. i, i) end", "0"]);
             let mut server = server.borrow_mut();
             server.connect().expect("it accepts").req_command(&fill).expect("it fills");
-            tell(&mut server.connect().expect("it accepts"), &["SAVE"]);
+            run(&mut server.connect().expect("it accepts"), &["SAVE"]);
             server.kill();
             server.restart();
         },

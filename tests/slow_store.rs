@@ -80,12 +80,12 @@ impl Fresh {
 
 /// One answer to a check of a fresh key.
 #[derive(Debug)]
-struct Told {
+struct Answered {
     took: Duration,
     reply: Reply,
 }
 
-impl Told {
+impl Answered {
     fn ask(connection: &mut Connection<UnixStream>, command: &str) -> Self {
         let watch = Watch::start();
         let reply = connection.ask_text(command).unwrap_or_else(|error| panic!("{command}: {error}"));
@@ -111,7 +111,7 @@ impl Told {
 }
 
 /// Redis stands still for so long while fresh keys are asked for again and again: their answers.
-fn stall(redis: &Server, daemon: &Daemon, keys: &[Fresh], length: Duration) -> Vec<Vec<Told>> {
+fn stall(redis: &Server, daemon: &Daemon, keys: &[Fresh], length: Duration) -> Vec<Vec<Answered>> {
     let begin = Barrier::new(keys.len() + 1);
     thread::scope(|scope| {
         let asking: Vec<_> = keys
@@ -123,7 +123,7 @@ fn stall(redis: &Server, daemon: &Daemon, keys: &[Fresh], length: Duration) -> V
                     begin.wait();
                     let (watch, mut told) = (Watch::start(), Vec::new());
                     while watch.elapsed() + Duration::from_millis(60) < length {
-                        told.push(Told::ask(&mut connection, &key.check));
+                        told.push(Answered::ask(&mut connection, &key.check));
                         watch.pause_until(Duration::from_millis(60) * u32::try_from(told.len()).expect("few"));
                     }
                     told
@@ -150,12 +150,12 @@ fn wait_for_the_store(daemon: &Daemon, name: &str) {
 }
 
 /// What holds of every stall: in time, nothing charged that was denied, nothing over.
-fn assert_nothing_is_lost(daemon: &Daemon, keys: &[Fresh], told: &[Vec<Told>]) {
+fn assert_nothing_is_lost(daemon: &Daemon, keys: &[Fresh], told: &[Vec<Answered>]) {
     let mut connection = daemon.connect().expect("the daemon accepts");
     for (key, told) in keys.iter().zip(told) {
         let mut admitted = told.iter().filter(|told| !told.is_denied()).count() as u64;
         wait_for(&format!("{}: {admitted} admitted, the rest is left", key.check), 10, || {
-            let peek = Told::ask(&mut connection, &key.peek);
+            let peek = Answered::ask(&mut connection, &key.peek);
             let left = u64::try_from(peek.field(2)).expect("a count");
             let wanted = key.capacity - (admitted * key.cost).min(key.capacity);
             (left == wanted).then_some(())
@@ -163,15 +163,16 @@ fn assert_nothing_is_lost(daemon: &Daemon, keys: &[Fresh], told: &[Vec<Told>]) {
         // After an outage nothing is lent for a second.
         let whole = key.capacity / key.cost;
         wait_until(&format!("{}: all is admitted in the end", key.check), 10, || {
-            admitted += u64::from(!Told::ask(&mut connection, &key.check).is_denied());
+            admitted += u64::from(!Answered::ask(&mut connection, &key.check).is_denied());
             admitted >= whole
         });
-        admitted += (0..key.capacity).filter(|_| !Told::ask(&mut connection, &key.check).is_denied()).count() as u64;
+        admitted +=
+            (0..key.capacity).filter(|_| !Answered::ask(&mut connection, &key.check).is_denied()).count() as u64;
         assert_eq!(admitted, whole, "{}: {told:?}", key.check);
     }
 }
 
-fn assert_in_time(told: &[Vec<Told>]) {
+fn assert_in_time(told: &[Vec<Answered>]) {
     let longest = told.iter().flatten().max_by_key(|told| told.took).expect("some were asked");
     assert!(longest.took <= LATEST, "{longest:?}");
 }
@@ -195,10 +196,10 @@ fn short_stalls(length: Duration) {
         }
         wait_for_the_store(&daemon, &format!("after{round}"));
         // What came too late for them is there for the next.
-        let next = Told::ask(&mut daemon.connect().expect("the daemon accepts"), &keys[1].check);
+        let next = Answered::ask(&mut daemon.connect().expect("the daemon accepts"), &keys[1].check);
         assert!(!next.is_denied(), "{next:?}");
         // Unless somebody who still waited when it came has it.
-        let is_there = told[1].iter().all(Told::is_denied);
+        let is_there = told[1].iter().all(Answered::is_denied);
         sources.extend(is_there.then(|| next.word(9).unwrap_or_default()));
         let mut told = told;
         told[1].push(next);

@@ -204,7 +204,7 @@ fn starved_daemon_declares_nobody_lost() {
 /// own.
 const CONNECTIONS: usize = 64;
 
-fn told(name: &str, tally: &Tally) {
+fn print_tally(name: &str, tally: &Tally) {
     print(&format!(
         "{name}: {:.0} a second admitted, {:.0} of them by the store, denied {:?}, longest {:?}, longest retry {} ms",
         tally.rate(),
@@ -238,7 +238,7 @@ fn saturated_redis_is_not_lost() {
     let saturated = (0..6).find_map(|round| {
         asked *= 2.0;
         let tally = load(&daemon, ("login", &format!("rising{round}")), CONNECTIONS, asked, length);
-        told(&format!("{asked:.0} a second"), &tally);
+        print_tally(&format!("{asked:.0} a second"), &tally);
         let is_most = tally.rate_of_store() < 1.5 * capacity;
         capacity = tally.rate_of_store().max(capacity);
         is_most.then_some(())
@@ -246,12 +246,12 @@ fn saturated_redis_is_not_lost() {
     let below: Vec<_> = [0.25, 0.5, 0.85]
         .map(|part| {
             let tally = load(&daemon, ("login", &format!("below{part}")), CONNECTIONS, capacity * part, length);
-            told(&format!("{part} of the capacity"), &tally);
+            print_tally(&format!("{part} of the capacity"), &tally);
             (part, tally)
         })
         .into();
     let twice = load(&daemon, ("login", "twice"), CONNECTIONS, capacity * 2.0, length);
-    told("twice the capacity", &twice);
+    print_tally("twice the capacity", &twice);
     drop(slowed);
     redis.resume();
     for (part, tally) in &below {

@@ -45,7 +45,7 @@ fn hear_of(bench: &mut Bench, admitted: u64) {
 }
 
 /// What is told now: admitted and refunded tokens by window.
-fn told(bench: &mut Bench) -> Vec<(Timestamp, u64, u64)> {
+fn reported(bench: &mut Bench) -> Vec<(Timestamp, u64, u64)> {
     let mut usage = Vec::new();
     bench.shard.drain_usage(bench.now, usize::MAX, &mut usage);
     usage.iter().map(|Report { usage, .. }| (usage.window, usage.count.admitted, usage.count.refunded)).collect()
@@ -80,11 +80,11 @@ fn spend(bench: &mut Bench, tokens: u64) {
 fn what_was_admitted_is_told_and_not_what_is_held() {
     let mut bench = bench_of(2, "100/10s fixed");
     bench.hold(20);
-    assert_eq!(told(&mut bench), [(window(&bench), 4, 0)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 4, 0)]);
     spend(&mut bench, 9);
     bench.settle_window(SECOND + SECOND);
-    assert_eq!(told(&mut bench), [(window(&bench), 13, 0)]);
-    assert_eq!(told(&mut bench), [], "nothing has moved since");
+    assert_eq!(reported(&mut bench), [(window(&bench), 13, 0)]);
+    assert_eq!(reported(&mut bench), [], "nothing has moved since");
 }
 
 #[test]
@@ -92,15 +92,15 @@ fn small_moves_wait_and_a_refund_is_told_beside_what_was_admitted() {
     let mut bench = bench_of(2, "1000/10s fixed");
     bench.used = 200;
     bench.hold(300);
-    told(&mut bench);
+    reported(&mut bench);
     spend(&mut bench, 20);
     bench.settle_window(SECOND + SECOND);
-    assert_eq!(told(&mut bench), [], "20 are less than a sixteenth of a share");
+    assert_eq!(reported(&mut bench), [], "20 are less than a sixteenth of a share");
     spend(&mut bench, 20);
-    assert_eq!(told(&mut bench), [(window(&bench), 44, 0)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 44, 0)]);
     assert!(bench.refund(5));
     bench.settle_window(SECOND + SECOND);
-    assert_eq!(told(&mut bench), [(window(&bench), 44, 5)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 44, 5)]);
 }
 
 /// The call was lost, and came again when the next window had begun, so that the store takes it off that. It was recorded of the
@@ -120,7 +120,7 @@ fn a_refund_that_the_store_takes_off_a_later_window_is_told_of_that() {
         assert_eq!([(); 4].map(|()| bench.check(1)), [None; 4]);
         let call = bench.acquire();
         bench.grant(&call, 4);
-        let of_it = told(&mut bench).into_iter().find(|(at, ..)| *at == window(&bench));
+        let of_it = reported(&mut bench).into_iter().find(|(at, ..)| *at == window(&bench));
         assert_eq!(of_it, Some((window(&bench), 4, told_of_it)));
     }
 }
@@ -133,9 +133,9 @@ fn what_a_window_came_to_is_told_three_times() {
     let over = window(&bench);
     bench.settle_window(SECOND);
     for _ in 0..3 {
-        assert_eq!(told(&mut bench), [(over, 13, 0)]);
+        assert_eq!(reported(&mut bench), [(over, 13, 0)]);
     }
-    assert_eq!(told(&mut bench), []);
+    assert_eq!(reported(&mut bench), []);
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn windows_of_a_clock_that_was_ahead_leave_room_for_those_at_hand() {
     let window = now + Micros(100_000);
     bench.answer_as_of(&call, 20, now, window);
     assert_eq!([bench.check(1), bench.check(1)], [Some(Verdict::Allow); 2]);
-    assert_eq!(told(&mut bench), [(window, 2, 0)]);
+    assert_eq!(reported(&mut bench), [(window, 2, 0)]);
     bench.advance(Micros(100_000));
-    assert_eq!(told(&mut bench), [(window, 2, 0)], "once more, when it is over");
+    assert_eq!(reported(&mut bench), [(window, 2, 0)], "once more, when it is over");
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn paying_for_its_share() -> (Bench, Call) {
     let call = bench.acquire();
     bench.used = 50;
     bench.grant(&call, 0);
-    assert_eq!(told(&mut bench), []);
+    assert_eq!(reported(&mut bench), []);
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();
     (bench, call)
@@ -561,7 +561,7 @@ fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_p
     let (mut bench, call) = paying_for_its_share();
     assert_eq!(bench.order(&call).need, 11);
     bench.grant(&call, 11);
-    assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 11, 0)]);
 }
 
 /// The store takes back a refund of a share that it was charged for, and goes on counting the rest as lent to the node. The
@@ -570,10 +570,10 @@ fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_p
 fn what_the_store_takes_back_is_not_told_as_admitted_once_more() {
     let (mut bench, call) = paying_for_its_share();
     bench.grant(&call, 11);
-    assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 11, 0)]);
     assert!(!bench.refund(4), "the store is asked to take it back");
     bench.settle_window(SECOND + SECOND);
-    assert_eq!(told(&mut bench), [(window(&bench), 11, 4)]);
+    assert_eq!(reported(&mut bench), [(window(&bench), 11, 4)]);
 }
 
 #[test]

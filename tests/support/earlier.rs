@@ -89,7 +89,7 @@ impl Earlier {
         let mut changed = wire.changes();
         runtime.spawn(async move {
             loop {
-                let told = live.borrow_and_update().iter().map(|(id, said)| told(id, said)).collect::<Vec<_>>();
+                let told = live.borrow_and_update().iter().map(|(id, said)| member_of(id, said)).collect::<Vec<_>>();
                 let is_there = |member: &Member| {
                     member.id == id || member.state == MemberState::Up || wire.is_connected(&member.id)
                 };
@@ -124,7 +124,7 @@ fn config(own: &PeerId, address: SocketAddr, seeds: &[SocketAddr]) -> ChitchatCo
     }
 }
 
-fn told(id: &ChitchatId, said: &NodeState) -> Member {
+fn member_of(id: &ChitchatId, said: &NodeState) -> Member {
     let leaving = said.get("state") == Some("leaving");
     Member {
         id: PeerId { name: id.node_id.clone(), incarnation: id.generation_id },

@@ -44,9 +44,9 @@ pub fn syn(fleet: &str, beats: &[(Said, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// A message that closes a round: what is told of nodes, in one block that is not compressed.
-pub fn ack(told: &[Told<'_>]) -> Vec<u8> {
-    let block: Vec<u8> = told.iter().flat_map(Told::bytes).collect();
+/// A message that closes a round: a delta in one block that is not compressed.
+pub fn ack(delta: &[Operation<'_>]) -> Vec<u8> {
+    let block: Vec<u8> = delta.iter().flat_map(Operation::bytes).collect();
     let mut bytes = message(2);
     bytes.push(2);
     bytes.extend(u16::try_from(block.len()).expect("short").to_le_bytes());
@@ -56,7 +56,7 @@ pub fn ack(told: &[Told<'_>]) -> Vec<u8> {
 }
 
 /// One operation of a delta.
-pub enum Told<'a> {
+pub enum Operation<'a> {
     /// What follows is about this node, for those who know it up to this version.
     Of(&'a Said, u64),
     /// A fact: its key, its value, its version.
@@ -65,7 +65,7 @@ pub enum Told<'a> {
     Last(u64),
 }
 
-impl Told<'_> {
+impl Operation<'_> {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Of(said, from) => [vec![0], said.bytes(), vec![0; 8], from.to_le_bytes().into()].concat(),

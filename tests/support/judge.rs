@@ -15,7 +15,7 @@ pub enum Ask {
 
 /// What was answered; of `CL.THROTTLE` the fields behind the fifth are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Answered {
     pub limited: bool,
     pub limit: u64,
     pub remaining: u64,
@@ -116,7 +116,7 @@ impl Judge {
     }
 
     /// Judges an answer that was decided between those times.
-    pub fn judge(&mut self, span: Span, ask: Ask, told: &Told) -> Vec<Divergence> {
+    pub fn judge(&mut self, span: Span, ask: Ask, told: &Answered) -> Vec<Divergence> {
         let cost = match ask {
             Ask::Check(cost) | Ask::Peek(cost) => cost,
             Ask::Refund(cost) => {
@@ -224,7 +224,7 @@ impl Judge {
         self.limits.iter().zip(world).map(charged).collect()
     }
 
-    fn verdict(&self, world: &[State], span: Span, cost: u64, told: &Told) -> Divergence {
+    fn verdict(&self, world: &[State], span: Span, cost: u64, told: &Answered) -> Divergence {
         let reason = told.more.as_ref().map_or("?", |more| more.reason.as_str());
         let lefts = self.limits.iter().zip(world).map(|(limit, state)| limit.says(state, span, 0, cost).left);
         let left = lefts.map(|left| format!("{left:?}")).collect::<Vec<_>>().join(" ");
@@ -233,7 +233,7 @@ impl Judge {
     }
 
     /// What the numbers say beside the formula, given that the verdict is right.
-    fn numbers(&self, world: &[State], span: Span, charged: u64, cost: u64, told: &Told) -> Vec<Divergence> {
+    fn numbers(&self, world: &[State], span: Span, charged: u64, cost: u64, told: &Answered) -> Vec<Divergence> {
         let after = self.charge(world, span, charged);
         let all: Vec<_> = if self.is_far {
             self.limits.iter().zip(&after).map(|(limit, state)| limit.says(state, span, 0, cost)).collect()
@@ -311,7 +311,7 @@ fn compare(note: &mut impl FnMut(&str, i128, String), what: &str, seen: u64, wan
 }
 
 /// A window from the first request ends when its answers say; all must say the same from then on.
-fn narrowed(mut world: Vec<State>, told: &Told) -> Vec<State> {
+fn narrowed(mut world: Vec<State>, told: &Answered) -> Vec<State> {
     let Some(more) = &told.more else { return world };
     let [State::FromFirst { end: Some(end), .. }] = world.as_mut_slice() else { return world };
     let (first, last) = (more.reset_at_ms.saturating_sub(1) * 1_000 + 1, more.reset_at_ms * 1_000);
