@@ -159,7 +159,7 @@ impl Shard {
         if let Some(index) = self.table.find(call.digest.0) {
             let is_news = leased::handle_outcome(&mut self.table[index], &mut self.cx, now, call, outcome);
             if is_news {
-                self.cx.talkers.insert(index, self.table[index].telling());
+                self.cx.talkers.insert(index, self.table[index].report_rank());
             }
             self.set_timer(now, index);
         }
@@ -331,7 +331,7 @@ impl Shard {
             }
             self.cx.talkers.note_turn(rank, index);
             let before = into.len();
-            if !leased::tell(&mut self.table[index], &self.cx, now, fleet, into) {
+            if !leased::report_usage(&mut self.table[index], &self.cx, now, fleet, into) {
                 self.cx.talkers.remove(index);
             }
             told = told.saturating_add(usage::entries(&into[before..], peers));

@@ -113,10 +113,10 @@ impl FallbackBudget {
     #[must_use]
     pub fn under(&self, before: &Rule, rule: &Rule, now: Timestamp) -> Self {
         let owed = self.open_debt(before, now);
-        let mut book = Self::open_late(rule, now);
-        for (index, (limit, budget)) in rule.limits.iter().zip(&mut book.limits).enumerate() {
+        let mut budget = Self::open_late(rule, now);
+        for (index, (limit, of_limit)) in rule.limits.iter().zip(&mut budget.limits).enumerate() {
             let same = |other: &&Limit| other.algorithm == limit.algorithm && other.period == limit.period;
-            *budget = match (limit.algorithm, before.limits.get(index).filter(same)) {
+            *of_limit = match (limit.algorithm, before.limits.get(index).filter(same)) {
                 // What is paid already was admitted in that window all the same, and its share has so much less.
                 (algorithm, Some(_)) if algorithm != Algorithm::Gcra => self.limits[index],
                 _ if owed == 0 => Budget::default(),
@@ -126,7 +126,7 @@ impl FallbackBudget {
                 _ => Budget { window: now.0 / limit.period.0, ppm: SAFE_PPM, spent: owed, ..Budget::default() },
             };
         }
-        book
+        budget
     }
 
     /// When this loss of the store began.
@@ -156,12 +156,12 @@ impl FallbackBudget {
     /// part of each limit, in millionths.
     pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &Lent<'_>) -> bool {
         let (mut fits, since) = (true, self.released_since(rule));
-        for (index, ((limit, budget), ppm)) in limits_of(rule).zip(&mut self.limits).zip(ppm).enumerate() {
-            budget.enter(&limit, *ppm, now);
-            fits &= budget.fits(&limit, since, now, cost, lent.of(index));
+        for (index, ((limit, of_limit), ppm)) in limits_of(rule).zip(&mut self.limits).zip(ppm).enumerate() {
+            of_limit.enter(&limit, *ppm, now);
+            fits &= of_limit.fits(&limit, since, now, cost, lent.of(index));
         }
-        for (limit, budget) in limits_of(rule).zip(&mut self.limits).filter(|_| fits) {
-            budget.debit(&limit, self.since, now, cost);
+        for (limit, of_limit) in limits_of(rule).zip(&mut self.limits).filter(|_| fits) {
+            of_limit.debit(&limit, self.since, now, cost);
         }
         fits
     }
@@ -180,10 +180,10 @@ impl FallbackBudget {
         let (mut ready, since) = (from, self.released_since(rule));
         for _ in 0..ROUNDS {
             let mut latest = ready;
-            for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&self.limits).zip(ppm).enumerate() {
-                let mut budget = *budget;
-                budget.enter(limit, *ppm, now);
-                latest = latest.max(budget.ready(limit, since, ready, cost, lent.of(index))?);
+            for (index, ((limit, of_limit), ppm)) in rule.limits.iter().zip(&self.limits).zip(ppm).enumerate() {
+                let mut of_limit = *of_limit;
+                of_limit.enter(limit, *ppm, now);
+                latest = latest.max(of_limit.ready(limit, since, ready, cost, lent.of(index))?);
             }
             if latest == ready {
                 break;
@@ -198,13 +198,14 @@ impl FallbackBudget {
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = limits_of(rule).zip(&self.limits);
-        let debts = debts.map(|(limit, budget)| budget.debt(&limit, now).saturating_add(budget.carried(&limit, now)));
+        let debts =
+            debts.map(|(limit, of_limit)| of_limit.debt(&limit, now).saturating_add(of_limit.carried(&limit, now)));
         debts.max().filter(|_| !on(Mutant::DebtNotCharged)).unwrap_or(0)
     }
 
     /// The part of it that was admitted in open windows.
     fn open_debt(&self, rule: &Rule, now: Timestamp) -> u64 {
-        rule.limits.iter().zip(&self.limits).map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
+        rule.limits.iter().zip(&self.limits).map(|(limit, of_limit)| of_limit.debt(limit, now)).max().unwrap_or(0)
     }
 
     /// Tokens that the share has left at `now`.
@@ -212,7 +213,7 @@ impl FallbackBudget {
     pub fn left(&self, rule: &Rule, now: Timestamp, lent: &Lent<'_>) -> u64 {
         let budgets = limits_of(rule).zip(&self.limits).enumerate();
         let since = self.released_since(rule);
-        let left = budgets.map(|(index, (limit, budget))| budget.left(&limit, since, now, lent.of(index)));
+        let left = budgets.map(|(index, (limit, of_limit))| of_limit.left(&limit, since, now, lent.of(index)));
         left.min().unwrap_or(0)
     }
 
@@ -225,9 +226,9 @@ impl FallbackBudget {
 
     /// A bucket's share is empty at that time, and fills from then on.
     pub fn empty_until(&mut self, rule: &Rule, from: Timestamp) {
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+        for (limit, of_limit) in rule.limits.iter().zip(&mut self.limits) {
             if limit.algorithm == Algorithm::Gcra {
-                budget.tat = budget.tat.max((from + gcra::depth(limit)).stored());
+                of_limit.tat = of_limit.tat.max((from + gcra::depth(limit)).stored());
             }
         }
     }
@@ -235,33 +236,33 @@ impl FallbackBudget {
     /// Of what a bucket's share has admitted, what the bucket still remembers, if it forgets at this node's part of the rate.
     #[must_use]
     pub fn level(&self, rule: &Rule, now: Timestamp) -> u64 {
-        let ([limit], [budget]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
-        let missing = u128::from(budget.filling(now).min(gcra::depth(limit)).0) * u128::from(budget.ppm);
+        let ([limit], [of_limit]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
+        let missing = u128::from(of_limit.filling(now).min(gcra::depth(limit)).0) * u128::from(of_limit.ppm);
         let tokens = missing * u128::from(limit.burst);
         let tokens = tokens.div_ceil(u128::from(gcra::depth(limit).0.max(1)) * u128::from(WHOLE));
-        u64::try_from(tokens).unwrap_or(u64::MAX).min(budget.spent.saturating_sub(budget.paid))
+        u64::try_from(tokens).unwrap_or(u64::MAX).min(of_limit.spent.saturating_sub(of_limit.paid))
     }
 
     /// What was admitted here in the aligned window of a limit with that number, and is not paid.
     #[must_use]
     pub fn unpaid(&self, index: usize, window: u64) -> u64 {
-        let budget = &self.limits[index];
-        if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
+        let of_limit = &self.limits[index];
+        if of_limit.window == window { of_limit.spent.saturating_sub(of_limit.paid) } else { 0 }
     }
 
     /// What was admitted here in the window of the first limit that is open then.
     #[must_use]
     pub fn admitted(&self, rule: &Rule, now: Timestamp) -> u64 {
-        let budget = &self.limits[0];
-        if budget.window == now.0 / rule.limits[0].period.0 { budget.spent } else { 0 }
+        let of_limit = &self.limits[0];
+        if of_limit.window == now.0 / rule.limits[0].period.0 { of_limit.spent } else { 0 }
     }
 
     /// What was paid in the sliding window of a limit with that number for the one before: the store counts it there, and
     /// nobody was admitted with it in that window.
     #[must_use]
     pub fn carried(&self, index: usize, window: u64) -> u64 {
-        let budget = &self.limits[index];
-        if budget.window == window { budget.carried } else { 0 }
+        let of_limit = &self.limits[index];
+        if of_limit.window == window { of_limit.carried } else { 0 }
     }
 
     /// Whether a check is the first in one of the rule's windows, or the first that `spent` of its share.
@@ -276,19 +277,19 @@ impl FallbackBudget {
     /// Whether a window is still open in which something was admitted here.
     #[must_use]
     pub fn is_open(&self, rule: &Rule, now: Timestamp) -> bool {
-        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| match limit.algorithm {
-            Algorithm::Gcra => budget.filling(now) > Micros::ZERO,
-            _ => budget.spent > 0 && budget.window == now.0 / limit.period.0,
+        rule.limits.iter().zip(&self.limits).any(|(limit, of_limit)| match limit.algorithm {
+            Algorithm::Gcra => of_limit.filling(now) > Micros::ZERO,
+            _ => of_limit.spent > 0 && of_limit.window == now.0 / limit.period.0,
         })
     }
 
     /// The same, of windows alone; a sliding one is open for as long as it weighs.
     #[must_use]
     pub fn has_open_window(&self, rule: &Rule, now: Timestamp) -> bool {
-        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| {
-            let passed = (now.0 / limit.period.0).saturating_sub(budget.window);
-            let (weighs, of_before) = if limit.algorithm == Algorithm::Sliding { (1, budget.before) } else { (0, 0) };
-            let is_open = budget.spent > 0 && passed <= weighs || of_before > 0 && passed == 0;
+        rule.limits.iter().zip(&self.limits).any(|(limit, of_limit)| {
+            let passed = (now.0 / limit.period.0).saturating_sub(of_limit.window);
+            let (weighs, of_before) = if limit.algorithm == Algorithm::Sliding { (1, of_limit.before) } else { (0, 0) };
+            let is_open = of_limit.spent > 0 && passed <= weighs || of_before > 0 && passed == 0;
             limit.algorithm != Algorithm::Gcra && is_open
         })
     }
@@ -296,8 +297,8 @@ impl FallbackBudget {
     /// Whether a window is over in which something was admitted here.
     #[must_use]
     pub fn has_turned(&self, rule: &Rule, now: Timestamp) -> bool {
-        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| {
-            limit.algorithm != Algorithm::Gcra && budget.spent > 0 && budget.window != now.0 / limit.period.0
+        rule.limits.iter().zip(&self.limits).any(|(limit, of_limit)| {
+            limit.algorithm != Algorithm::Gcra && of_limit.spent > 0 && of_limit.window != now.0 / limit.period.0
         })
     }
 
@@ -324,20 +325,20 @@ impl FallbackBudget {
     /// Takes back up to `cost` that was admitted here `then` and is not paid. Returns how much. Of limits whose window has ended since
     /// nothing goes back, because the share of the next window never counted it.
     pub fn refund(&mut self, rule: &Rule, [then, now]: [Timestamp; 2], cost: u64) -> u64 {
-        let is_same = |limit: &Limit, budget: &Budget| {
+        let is_same = |limit: &Limit, of_limit: &Budget| {
             limit.algorithm == Algorithm::Gcra
-                || budget.window == then.0 / limit.period.0
+                || of_limit.window == then.0 / limit.period.0
                 || on(Mutant::RollbackInAnyWindow)
         };
-        let counts = |(limit, budget): &(&Limit, &mut Budget)| is_same(limit, budget);
+        let counts = |(limit, of_limit): &(&Limit, &mut Budget)| is_same(limit, of_limit);
         let debts = rule.limits.iter().zip(&mut self.limits).filter(counts);
-        let back = cost.min(debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0));
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits).filter(counts) {
-            let part = back.min(budget.spent.saturating_sub(budget.paid));
-            budget.spent -= part;
+        let back = cost.min(debts.map(|(limit, of_limit)| of_limit.debt(limit, now)).max().unwrap_or(0));
+        for (limit, of_limit) in rule.limits.iter().zip(&mut self.limits).filter(counts) {
+            let part = back.min(of_limit.spent.saturating_sub(of_limit.paid));
+            of_limit.spent -= part;
             if limit.algorithm == Algorithm::Gcra && part > 0 {
-                let tat = StoredTime::number(budget.tat).saturating_sub(budget.interval(limit, part).0);
-                budget.tat = StoredTime::read(tat.max(1));
+                let tat = StoredTime::number(of_limit.tat).saturating_sub(of_limit.interval(limit, part).0);
+                of_limit.tat = StoredTime::read(tat.max(1));
             }
         }
         back
@@ -355,29 +356,29 @@ impl FallbackBudget {
 
     /// Ends the share of the windows in which something was admitted. It begins anew with the next ones.
     pub fn end_windows(&mut self) {
-        for budget in &mut self.limits {
-            budget.ppm = 0;
+        for of_limit in &mut self.limits {
+            of_limit.ppm = 0;
         }
     }
 
     /// Records that the store was charged `tokens` of the debt.
     pub fn pay(&mut self, rule: &Rule, now: Timestamp, tokens: u64) {
-        for (limit, budget) in limits_of(rule).zip(&mut self.limits) {
-            budget.pay(&limit, now, tokens);
+        for (limit, of_limit) in limits_of(rule).zip(&mut self.limits) {
+            of_limit.pay(&limit, now, tokens);
         }
     }
 
     /// Records that the store was charged up to `tokens` of what was admitted in the window of the first limit that was open at `then`, even
     /// if it is over now. Returns how much.
     pub fn pay_in_window(&mut self, rule: &Rule, then: Timestamp, tokens: u64) -> u64 {
-        let (budget, window) = (&mut self.limits[0], then.0 / rule.limits[0].period.0);
-        if window == budget.window {
-            let paid = tokens.min(budget.spent.saturating_sub(budget.paid));
-            budget.paid += paid;
+        let (of_limit, window) = (&mut self.limits[0], then.0 / rule.limits[0].period.0);
+        if window == of_limit.window {
+            let paid = tokens.min(of_limit.spent.saturating_sub(of_limit.paid));
+            of_limit.paid += paid;
             return paid;
         }
-        let paid = if window + 1 == budget.window { tokens.min(budget.before) } else { 0 };
-        budget.before -= paid;
+        let paid = if window + 1 == of_limit.window { tokens.min(of_limit.before) } else { 0 };
+        of_limit.before -= paid;
         paid
     }
 
@@ -387,17 +388,17 @@ impl FallbackBudget {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
         (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
         self.unanswered = self.unanswered.map(shift);
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
-            budget.tat = budget.tat.and_then(|tat| shift(tat.time()).stored());
+        for (limit, of_limit) in rule.limits.iter().zip(&mut self.limits) {
+            of_limit.tat = of_limit.tat.and_then(|tat| shift(tat.time()).stored());
             let [guessed, window] = [guess, known].map(|now| now.0 / limit.period.0);
             let begun = shift(Timestamp(guessed * limit.period.0));
             let is_sure = known.since(guess).max(guess.since(known)) > doubt;
             let joins = is_sure && begun.0 / limit.period.0 == window && begun.0 % limit.period.0 > 0;
-            if joins && budget.window == guessed {
-                (budget.spent, budget.before) = (budget.spent + budget.before, 0);
+            if joins && of_limit.window == guessed {
+                (of_limit.spent, of_limit.before) = (of_limit.spent + of_limit.before, 0);
             }
-            if budget.window == guessed || joins && budget.window + 1 == guessed {
-                budget.window = window;
+            if of_limit.window == guessed || joins && of_limit.window + 1 == guessed {
+                of_limit.window = window;
             }
         }
     }
@@ -422,10 +423,10 @@ impl FallbackBudget {
     /// Buckets' shares are empty at `from`, or later. What they owe `now` they still owe.
     fn fill_from(&mut self, rule: &Rule, now: Timestamp, from: Option<Timestamp>) {
         let limits = rule.limits.iter().zip(&mut self.limits);
-        for (limit, budget) in limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra) {
-            if budget.tat.is_some() {
-                (budget.spent, budget.paid) = (budget.debt(limit, now), 0);
-                budget.tat = budget.tat.max(from.and_then(|from| (from + gcra::depth(limit)).stored()));
+        for (limit, of_limit) in limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra) {
+            if of_limit.tat.is_some() {
+                (of_limit.spent, of_limit.paid) = (of_limit.debt(limit, now), 0);
+                of_limit.tat = of_limit.tat.max(from.and_then(|from| (from + gcra::depth(limit)).stored()));
             } else if let Some(from) = from {
                 self.since = self.since.max(from);
             }

@@ -118,15 +118,15 @@ struct Heard {
 
 /// One window of one limit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct WindowUsage {
     pub(super) at: Timestamp,
     /// What this node has done in it. Final once the window has ended; until then only refunds are recorded here.
     pub(super) own: Count,
     /// Tokens of `own.refunded` that the store takes back. The others are back in this node's lease or share.
     pub(super) refunded_in_store: u64,
     /// What this node has last reported of it, when, and how often since the window ended without a change.
-    pub(super) told: Count,
-    pub(super) told_at: Instant,
+    pub(super) reported: Count,
+    pub(super) reported_at: Instant,
     pub(super) finals: u8,
     /// The peers' reports, sorted by peer.
     peers: Vec<Heard>,
@@ -145,7 +145,7 @@ pub(super) struct Window {
     pub(super) denied: bool,
 }
 
-impl Window {
+impl WindowUsage {
     /// Tokens that peers are known to have admitted.
     pub(super) fn peers(&self) -> u64 {
         self.sum
@@ -174,26 +174,26 @@ impl Window {
         if !open {
             return self.will_be_due(terms, false);
         }
-        let (own, told) = (self.own, self.told);
-        let far = own.admitted.saturating_sub(told.admitted) >= terms.part(16).max(1);
-        let late = terms.now.since(self.told_at) >= Micros(terms.limit.period.0 / STEPS);
-        own != told && (terms.pressing || late && (far || own.refunded != told.refunded))
+        let (own, reported) = (self.own, self.reported);
+        let far = own.admitted.saturating_sub(reported.admitted) >= terms.part(16).max(1);
+        let late = terms.now.since(self.reported_at) >= Micros(terms.limit.period.0 / STEPS);
+        own != reported && (terms.pressing || late && (far || own.refunded != reported.refunded))
     }
 
     /// Whether it must be reported, now or later. A count below a small part of a node's even part is not reported once
     /// the window is over, unless a report was sent before: then peers wait for the final one.
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
-        let least = if open || self.told.admitted > 0 { 0 } else { terms.part(64) };
+        let least = if open || self.reported.admitted > 0 { 0 } else { terms.part(64) };
         let is_worth_it = self.own.admitted > least || open && self.own.refunded > 0;
-        is_worth_it && (open || self.finals < FINALS || self.own != self.told)
+        is_worth_it && (open || self.finals < FINALS || self.own != self.reported)
     }
 
     /// Records that it is reported now. A node may take a window for over although an answer of the store then shows it
     /// to be still open; reports before the count changed again were not final, so counting them begins anew.
     pub(super) fn mark_reported(&mut self, now: Instant, open: bool) {
-        let before = if self.own == self.told { self.finals } else { 0 };
+        let before = if self.own == self.reported { self.finals } else { 0 };
         self.finals = before + u8::from(!open);
-        (self.told, self.told_at) = (self.own, now);
+        (self.reported, self.reported_at) = (self.own, now);
     }
 
     fn merge(&mut self, origin: PeerIndex, count: Count, is_over: bool) {
@@ -236,23 +236,23 @@ impl ReportTerms<'_> {
 /// The latest windows of one limit, newest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    windows: VecDeque<Window>,
+    windows: VecDeque<WindowUsage>,
 }
 
 impl History {
     /// The window, if it is remembered.
-    pub(super) fn get(&self, at: Timestamp) -> Option<&Window> {
+    pub(super) fn get(&self, at: Timestamp) -> Option<&WindowUsage> {
         self.windows.iter().find(|window| window.at == at)
     }
 
     /// The window, which is remembered from now on; `None` when it is older than all that are remembered.
-    pub(super) fn enter(&mut self, at: Timestamp) -> Option<&mut Window> {
+    pub(super) fn enter(&mut self, at: Timestamp) -> Option<&mut WindowUsage> {
         let place = self.windows.iter().position(|window| window.at <= at).unwrap_or(self.windows.len());
         if self.windows.get(place).is_none_or(|window| window.at != at) {
             if place == WINDOWS {
                 return None;
             }
-            self.windows.insert(place, Window { at, ..Window::default() });
+            self.windows.insert(place, WindowUsage { at, ..WindowUsage::default() });
             self.windows.truncate(WINDOWS);
         }
         self.windows.get_mut(place)
@@ -282,7 +282,7 @@ impl History {
     }
 
     /// All windows, the newest first.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut WindowUsage> {
         self.windows.iter_mut()
     }
 }
@@ -306,7 +306,7 @@ mod tests {
                 let (origin, count) = tellings[*index];
                 history.merge(PeerIndex(origin), AT, count, 100, true);
             }
-            history.get(AT).map(Window::peers)
+            history.get(AT).map(WindowUsage::peers)
         };
         assert_eq!(sum(&[0, 1, 2, 3, 4]), Some(11));
         assert_eq!(sum(&[4, 2, 3]), Some(11));
@@ -330,9 +330,9 @@ mod tests {
     fn nobody_admits_more_than_the_limit() {
         let mut history = History::default();
         history.merge(PeerIndex(1), AT, count(u64::MAX, 0), 100, true);
-        assert_eq!(history.get(AT).map(Window::peers), Some(100));
+        assert_eq!(history.get(AT).map(WindowUsage::peers), Some(100));
         history.merge(PeerIndex(2), AT, count(u64::MAX, u64::MAX), 100, true);
-        assert_eq!(history.get(AT).map(Window::peers), Some(200));
+        assert_eq!(history.get(AT).map(WindowUsage::peers), Some(200));
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn what_is_told_three_times_of_a_window_that_is_over_is_the_final_count() {
         let limit = Limit::parse("100/1s sliding").expect("a limit");
-        let tells = |window: &mut Window, now: u64, open: bool| {
+        let tells = |window: &mut WindowUsage, now: u64, open: bool| {
             let terms = ReportTerms { now: Instant(now), limit: &limit, nodes: 2, pressing: false };
             let due = window.is_due(&terms, open);
             if due {
@@ -386,7 +386,7 @@ mod tests {
             due
         };
         for told_open in [false, true] {
-            let mut window = Window { own: count(50, 0), ..Window::default() };
+            let mut window = WindowUsage { own: count(50, 0), ..WindowUsage::default() };
             assert!(tells(&mut window, 1_000_000, true));
             assert!(tells(&mut window, 1_100_000, false) && tells(&mut window, 1_200_000, false));
             window.own = count(60, 0);
@@ -403,6 +403,6 @@ mod tests {
         for origin in 0..5_000 {
             history.merge(PeerIndex(origin), AT, count(1, 0), 10_000, true);
         }
-        assert_eq!(history.get(AT).map(Window::peers), Some(4_096));
+        assert_eq!(history.get(AT).map(WindowUsage::peers), Some(4_096));
     }
 }

@@ -176,9 +176,9 @@ impl LeasedKey {
         let Some(Op::Acquire(order)) = self.calls.acquire().map(|acquire| &acquire.call.op) else {
             return Micros::ZERO;
         };
-        let told = self.view.rule().limits.iter().zip(&order.known);
-        let is_told = told.into_iter().any(|(limit, known)| limit.algorithm == Algorithm::Gcra && known.used > 0);
-        if is_told { self.view.trip() } else { Micros::ZERO }
+        let known = self.view.rule().limits.iter().zip(&order.known);
+        let is_reported = known.into_iter().any(|(limit, known)| limit.algorithm == Algorithm::Gcra && known.used > 0);
+        if is_reported { self.view.trip() } else { Micros::ZERO }
     }
 }
 
@@ -213,7 +213,7 @@ impl LeasedKey {
         }
         let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
         let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
-        let believes = self.outage.entitlement().is_told().then_some(tokens);
+        let believes = self.outage.entitlement().is_known().then_some(tokens);
         if self.outage.phase().is_outage() {
             return Some(Claim { believes, demand: 0, frees: Frees::Never, owes: 0 });
         }
@@ -259,8 +259,8 @@ impl LeasedKey {
 
     /// What this node has admitted on its part of a bucket, and the bucket has not forgotten.
     pub(super) fn level(&self, clock: Timestamp) -> u64 {
-        let book = self.outage.book().filter(|_| self.view.rule().is_entitled_bucket());
-        book.map_or(0, |book| book.level(self.view.rule(), clock))
+        let budget = self.outage.budget().filter(|_| self.view.rule().is_entitled_bucket());
+        budget.map_or(0, |budget| budget.level(self.view.rule(), clock))
     }
 
     /// From when on this node would count as silent, if it has a part of a bucket.
@@ -282,7 +282,7 @@ impl LeasedKey {
             let (barred, lapses) = (self.fills_from(grant.now), lapses(generation(executed)));
             self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
             // The share is empty again, and what it had admitted is charged.
-            return self.outage.drop_book();
+            return self.outage.drop_budget();
         }
         let end = window_end(&limit, grant.now);
         let barred = window.begins().map_or(end, |begins| end.max(begins + limit.period));

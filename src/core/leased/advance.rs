@@ -75,7 +75,13 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
             serve_from_loan(key, cx, now, tokens, loan);
             follow(key, cx, now, &Wish::Nothing);
         }
-        Wish::Nothing | Wish::Tokens | Wish::TokensFor(_) | Wish::Tell | Wish::Again | Wish::TurnAway | Wish::Look => {
+        Wish::Nothing
+        | Wish::Tokens
+        | Wish::TokensFor(_)
+        | Wish::Restore
+        | Wish::Again
+        | Wish::TurnAway
+        | Wish::Look => {
             follow(key, cx, now, &wish);
         }
     }

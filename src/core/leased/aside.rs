@@ -61,25 +61,25 @@ impl LeasedKey {
     pub(super) fn spend_for_peer(&mut self, now: Instant, want: u64, least: u64) -> (u64, Micros, Micros) {
         let rule = self.view.rule().clone();
         let (limit, clock, window) = (&rule.limits[0], self.view.clock().latest(now), self.window_number(now));
-        let mut book = self.outage.take_book().unwrap_or_else(|| self.late_book(now));
-        let (mut parts, counted) = (self.parts(&book, now, None), self.counted(&book, None));
+        let mut budget = self.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
+        let (mut parts, counted) = (self.parts(&budget, now, None), self.counted(&budget, None));
         if on(Mutant::LendsAfterAcquire) {
             parts[0] = part_of_window(limit, self.outage.entitlement().believed(clock));
         }
         let is_barred = self.is_between_windows(now, clock) || parts[0] == 0;
-        // A cost of nothing spends nothing, but the book goes on to the window that is open now.
-        book.spend(&rule, &parts, clock, 0, &counted.lent());
-        let left = if is_barred { 0 } else { book.left(&rule, clock, &counted.lent()) };
-        let left = left.min(self.released(&book, now).unwrap_or(u64::MAX));
+        // A cost of nothing spends nothing, but the budget goes on to the window that is open now.
+        budget.spend(&rule, &parts, clock, 0, &counted.lent());
+        let left = if is_barred { 0 } else { budget.left(&rule, clock, &counted.lent()) };
+        let left = left.min(self.released(&budget, now).unwrap_or(u64::MAX));
         let measured = self.demand.tuner().used_in(limit.period);
         let wanted = self.outage.bank_mut().wants(window, measured);
         let kept = self.kept(now, left, wanted);
         let spare = left - kept;
         let tokens = if spare >= least { spare.min(want) } else { 0 };
         if tokens > 0 && !on(Mutant::LentAsideNotCounted) {
-            book.spend(&rule, &parts, clock, tokens, &counted.lent());
+            budget.spend(&rule, &parts, clock, tokens, &counted.lent());
         }
-        self.outage.put_book(book);
+        self.outage.put_budget(budget);
         self.outage.bank_mut().note_lent(window, tokens);
         let end = window_end(limit, clock);
         // A peer may be admitted with them for as long as the window has surely not ended.

@@ -63,7 +63,7 @@ impl Entitlement {
 
     /// Whether the store has told this process what is set aside for it, if only that nothing is. Until then, another process under
     /// the node's name may have spent it.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         self.0.is_some()
     }
 

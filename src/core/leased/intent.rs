@@ -110,7 +110,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
         return Intent::Acquire;
     }
     let may_acquire = !is_acquiring || on(Mutant::TwoInFlight);
-    if may_acquire && (matches!(wish, Wish::Tokens | Wish::TokensFor(_) | Wish::Tell) || asks_for_line(key, now)) {
+    if may_acquire && (matches!(wish, Wish::Tokens | Wish::TokensFor(_) | Wish::Restore) || asks_for_line(key, now)) {
         return Intent::Acquire;
     }
     if !matches!(wish, Wish::Look) {
@@ -593,8 +593,8 @@ mod tests {
         assert_eq!(look(&key, closing, true, || false), Intent::Acquire);
         key.demand.note_check(NOW);
         assert_eq!(look(&key, closing, true, || false), Intent::GiveBack(40), "nobody has asked for long");
-        let told = Resolution::deny(Reason::Rate, Source::Lease).after(Micros(closing.since(NOW).0 + 1));
-        let denial = key.answer(NOW, 41, told);
+        let resolution = Resolution::deny(Reason::Rate, Source::Lease).after(Micros(closing.since(NOW).0 + 1));
+        let denial = key.answer(NOW, 41, resolution);
         key.pacing.note_promise(NOW, 41, &denial);
         assert_eq!(look(&key, closing, true, || false), Intent::Acquire, "a client was told to come right after it");
     }
@@ -603,8 +603,8 @@ mod tests {
     fn a_pause_ends_when_a_client_comes_back_whose_tokens_have_ended() {
         let mut key = key("100/1s & 100/1m fixed", 40);
         let comes = NOW + Micros(1_000_000);
-        let told = Resolution::deny(Reason::Rate, Source::Lease).after(comes.since(NOW));
-        let denial = key.answer(NOW, 40, told);
+        let resolution = Resolution::deny(Reason::Rate, Source::Lease).after(comes.since(NOW));
+        let denial = key.answer(NOW, 40, resolution);
         key.pacing.note_promise(NOW, 40, &denial);
         key.pacing.pause_until(comes + Micros(1_000_000), Micros::ZERO);
         assert!(!key.is_exhausted(comes, 40) && key.is_exhausted(comes, 41), "tokens are kept for it");

@@ -228,7 +228,7 @@ impl LeasedKey {
     /// while the store is asked behind it: what the store lent would lie here, and the peer, which lends to all, would lack it. Not where the
     /// store sets tokens aside for this node, which it lends to nobody until this node asks.
     fn asks_peer_again(&self, now: Instant) -> bool {
-        let is_over = self.view.is_told_by_peer() && self.pacing.may_probe(now) && !self.is_away(now);
+        let is_over = self.view.was_answered_by_peer() && self.pacing.may_probe(now) && !self.is_away(now);
         let rule = self.view.rule();
         is_over && !rule.is_entitled() && !rule.limits.iter().any(Limit::trickles)
     }
@@ -488,15 +488,15 @@ impl LeasedKey {
     }
 
     /// Fills in the numbers of a decision.
-    pub(super) fn answer(&self, now: Instant, cost: u64, ending: Resolution) -> Decision {
+    pub(super) fn answer(&self, now: Instant, cost: u64, resolution: Resolution) -> Decision {
         let (earliest, epoch) = (self.view.clock().earliest(now), self.view.epoch());
         if let [_] = &self.view.rule().limits[..] {
             // Most rules have one limit, and every check comes here, so no array for eight limits is filled for it.
             let shown = self.shown_of(0, now, self.holdings.unspent(), self.releasable(now));
-            return Decision { epoch, ..answer::decision(self.view.rule(), &[shown], earliest, cost, ending) };
+            return Decision { epoch, ..answer::decision(self.view.rule(), &[shown], earliest, cost, resolution) };
         }
         let mut shown = [Counter::default(); MAX_LIMITS];
-        Decision { epoch, ..answer::decision(self.view.rule(), self.show(now, &mut shown), earliest, cost, ending) }
+        Decision { epoch, ..answer::decision(self.view.rule(), self.show(now, &mut shown), earliest, cost, resolution) }
     }
 
     /// How each limit stands, as far as is known.

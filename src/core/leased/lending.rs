@@ -193,7 +193,7 @@ impl LeasedKey {
         // The store lends all of this window to nodes that reach it, so the share has nothing of a window in which peers lent. The
         // loss counts as begun now: should peers not answer any more, the share is released from the next window on.
         if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
-            self.outage.open_book_anew(self.view.clock().latest(now));
+            self.outage.reopen_budget(self.view.clock().latest(now));
         }
         if !is_believed {
             self.roll(now);

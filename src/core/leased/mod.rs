@@ -10,7 +10,7 @@
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
 //! | `lending.rs` | what peers ask for, and what comes of an ask of a peer |
 //! | `outcomes.rs` | what an answer of the store, or its absence, changes |
-//! | `telling.rs` | what peers are told in a round of gossip, and which of them |
+//! | `reporting.rs` | what is reported to peers in a round of gossip, and to which of them |
 //! | `keeping.rs` | for how long the key is kept: its timer, the node that leaves, the key that makes room |
 //! | `advance.rs` | what the key does: the only file from which calls, asks and replies leave |
 //! | `wish.rs` | what an input wishes of it |
@@ -20,7 +20,7 @@
 //! | `loans.rs` | what a peer is lent |
 //! | `aside.rs` | what is set aside for this node, and what of it peers are lent |
 //! | `outage.rs` | its part of the store is away, or has lost what it knew |
-//! | `peers.rs` | what peers are told, and what is made of what they tell |
+//! | `peers.rs` | what is reported to peers, and what their reports change |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
 //! A key has ten parts. Each owns its fields: they are private to the part's file, and change by methods that say
@@ -59,9 +59,9 @@ mod pacing;
 mod peer_usage;
 mod peers;
 mod phase;
+mod reporting;
 mod requests;
 mod store_view;
-mod telling;
 mod timers;
 mod wish;
 
@@ -70,6 +70,6 @@ pub(super) use keeping::{give_all_back, handle_timer, note_forgotten, part_with}
 pub(super) use key::LeasedKey;
 pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;
+pub(super) use reporting::report_usage;
 pub(super) use requests::{check, give_back_charge, handle_usage, prefetch, refresh_under, reset, rollback, take_back};
-pub(super) use telling::tell;
 pub(super) use timers::next_timeout;

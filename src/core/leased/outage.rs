@@ -113,7 +113,7 @@ impl LeasedKey {
     /// that time, a key that is rarely checked would go on with its share long after the outage. Where there is no share,
     /// nobody has anything to charge; nor does a loss of long ago begin again with that, of which an acquire would not know.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
-        let has_none = !self.view.rule().has_share() && self.outage.book().is_none();
+        let has_none = !self.view.rule().has_share() && self.outage.budget().is_none();
         let is_old = !self.is_away(now) && !self.owes(now);
         if self.view.rule().is_entitled() || has_none || is_old {
             return self.outage.find(sent);
@@ -133,7 +133,7 @@ impl LeasedKey {
     /// something.
     pub(super) fn forgets_loss(&self, now: Instant) -> bool {
         let (rule, clock) = (self.view.rule(), self.view.clock().latest(now));
-        let is_open = || self.outage.book().is_some_and(|book| book.has_open_window(rule, clock));
+        let is_open = || self.outage.budget().is_some_and(|budget| budget.has_open_window(rule, clock));
         !self.is_away(now) && self.view.has_account() && !is_open()
     }
 
@@ -145,9 +145,9 @@ impl LeasedKey {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
-                let mut book = self.outage.take_book().unwrap_or_else(|| self.late_book(now));
-                let decision = self.ask_share(&mut book, now, cost, fleet);
-                self.outage.put_book(book);
+                let mut budget = self.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
+                let decision = self.ask_share(&mut budget, now, cost, fleet);
+                self.outage.put_budget(budget);
                 decision
             }
         }
@@ -161,33 +161,33 @@ impl LeasedKey {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
-                let book = self.outage.book().cloned().map(Box::new);
-                let mut book = book.unwrap_or_else(|| self.late_book(now));
-                self.ask_share(&mut book, now, cost, fleet)
+                let budget = self.outage.budget().cloned().map(Box::new);
+                let mut budget = budget.unwrap_or_else(|| self.late_budget(now));
+                self.ask_share(&mut budget, now, cost, fleet)
             }
         }
     }
 
     /// The budget of a key that was unknown when its store server was lost.
-    pub(super) fn late_book(&self, now: Instant) -> Box<FallbackBudget> {
+    pub(super) fn late_budget(&self, now: Instant) -> Box<FallbackBudget> {
         Box::new(FallbackBudget::open_late(self.view.rule(), self.view.clock().latest(now)))
     }
 
     /// Spends `cost` of the share, or denies.
-    fn ask_share(&self, book: &mut FallbackBudget, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
+    fn ask_share(&self, budget: &mut FallbackBudget, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         let (clock, rule) = (self.view.clock().latest(now), self.view.rule());
         if rule.is_entitled_bucket() {
-            book.empty_until(rule, self.outage.entitlement().fills_from().unwrap_or(clock));
+            budget.empty_until(rule, self.outage.entitlement().fills_from().unwrap_or(clock));
         }
-        let (parts, counted) = (self.parts(book, now, fleet), self.counted(book, fleet));
+        let (parts, counted) = (self.parts(budget, now, fleet), self.counted(budget, fleet));
         let lent = counted.lent();
         let is_between = self.is_between_windows(now, clock);
         let is_entitled = rule.is_entitled();
         let is_barred = is_between || is_entitled && parts[0] == 0;
-        let is_early = self.released(book, now).is_some_and(|tokens| tokens < cost);
-        if !is_barred && !is_early && book.spend(rule, &parts, clock, cost, &lent) {
-            book.keep_parts(parts);
-            let left = book.left(rule, clock, &lent).min(self.released(book, now).unwrap_or(u64::MAX));
+        let is_early = self.released(budget, now).is_some_and(|tokens| tokens < cost);
+        if !is_barred && !is_early && budget.spend(rule, &parts, clock, cost, &lent) {
+            budget.keep_parts(parts);
+            let left = budget.left(rule, clock, &lent).min(self.released(budget, now).unwrap_or(u64::MAX));
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
         }
         // The store is asked again before long and may be back, so nobody needs to wait for hours.
@@ -197,12 +197,12 @@ impl LeasedKey {
         let wait = if rule.is_entitled_bucket() && parts[0] == 0 {
             None
         } else if rule.is_entitled_sliding() {
-            self.wait_for_release(book, now, cost)
+            self.wait_for_release(budget, now, cost)
         } else if is_entitled && parts[0] == 0 {
             let next = self.outage.entitlement().next_window(&rule.limits[0], clock);
             next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
         } else {
-            self.wait_offline(book, now, cost, &parts, &lent)
+            self.wait_offline(budget, now, cost, &parts, &lent)
         };
         let wait = match wait {
             Some(wait) if !is_restoring && wait <= LONG => wait,
@@ -210,19 +210,19 @@ impl LeasedKey {
         };
         let decision =
             self.answer(now, cost, Resolution::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
-        let left = match self.released(book, now) {
+        let left = match self.released(budget, now) {
             _ if is_barred => decision.remaining,
-            released => book.left(rule, clock, &lent).min(released.unwrap_or(u64::MAX)),
+            released => budget.left(rule, clock, &lent).min(released.unwrap_or(u64::MAX)),
         };
         Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
     }
 
     /// What the store had lent before it was lost. The counts of all nodes can be relied on if the store said shortly
     /// before that this node alone uses the key, and no fleet knows otherwise.
-    pub(super) fn counted(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
-        let is_fresh = self.view.answered().is_some_and(|at| book.since() <= self.view.clock().latest(at) + FRESH);
+    pub(super) fn counted(&self, budget: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
+        let is_fresh = self.view.answered().is_some_and(|at| budget.since() <= self.view.clock().latest(at) + FRESH);
         let is_restoring = self.outage.phase().is_restoring();
-        let is_alone = self.view.nodes() == 1 && fleet.is_none() && !book.is_late() && !is_restoring;
+        let is_alone = self.view.nodes() == 1 && fleet.is_none() && !budget.is_late() && !is_restoring;
         let all = (is_fresh && is_alone).then(|| self.view.counters());
         Counted { own: self.view.lent_of_each(), all }
     }
@@ -231,7 +231,7 @@ impl LeasedKey {
     /// has as much.
     fn wait_offline(
         &self,
-        book: &FallbackBudget,
+        budget: &FallbackBudget,
         now: Instant,
         cost: u64,
         parts: &[u64],
@@ -240,7 +240,7 @@ impl LeasedKey {
         let clock = self.view.clock().latest(now);
         let mut then = clock;
         for _ in 0..ROUNDS {
-            let ready = book.ready(self.view.rule(), parts, [clock, then], cost, lent)?;
+            let ready = budget.ready(self.view.rule(), parts, [clock, then], cost, lent)?;
             let surely = self.past_doubt(now + ready.since(clock), ready);
             if surely == then {
                 break;
@@ -253,8 +253,8 @@ impl LeasedKey {
     /// This node's part of each limit, in millionths. In a fleet it is fixed when the share is first spent. Without a
     /// fleet it is an equal part for each node that the store last counted, and does not grow, because a store that
     /// is back counts anew.
-    pub(super) fn parts(&self, book: &FallbackBudget, now: Instant, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
-        let (kept, lost) = (book.parts(), book.since());
+    pub(super) fn parts(&self, budget: &FallbackBudget, now: Instant, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
+        let (kept, lost) = (budget.parts(), budget.since());
         let mut parts = [0; MAX_LIMITS];
         if self.view.rule().is_entitled() {
             parts[0] = self.entitled_part(now);
@@ -284,7 +284,7 @@ impl LeasedKey {
 
     /// Of what is set aside for this node of a sliding window, what it may still admit at `now`: by the part of the window that has surely
     /// passed by the store's clock. `None` for other limits, of which it may admit all at once.
-    pub(super) fn released(&self, book: &FallbackBudget, now: Instant) -> Option<u64> {
+    pub(super) fn released(&self, budget: &FallbackBudget, now: Instant) -> Option<u64> {
         let (rule, clock) = (self.view.rule(), self.view.clock());
         if !rule.is_entitled_sliding() || on(Mutant::SlidingPartAtOnce) {
             return None;
@@ -292,11 +292,11 @@ impl LeasedKey {
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
         let tokens = self.outage.entitlement().of_window(limit, latest);
         let released = released(limit, tokens, window_end(limit, latest), clock.surely(now));
-        Some(released.saturating_sub(book.admitted(rule, latest)))
+        Some(released.saturating_sub(budget.admitted(rule, latest)))
     }
 
     /// The wait until so much more of it is released: in this window, or in the next of which it may spend.
-    fn wait_for_release(&self, book: &FallbackBudget, now: Instant, cost: u64) -> Option<Micros> {
+    fn wait_for_release(&self, budget: &FallbackBudget, now: Instant, cost: u64) -> Option<Micros> {
         let (rule, clock, entitlement) = (self.view.rule(), self.view.clock(), self.outage.entitlement());
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
         let (surely, drift) = (clock.surely(now), self.drift(now));
@@ -310,7 +310,7 @@ impl LeasedKey {
             (latest + wait + drift < end).then_some(wait)
         };
         let next = || wait(entitlement.next_window(limit, latest)?, cost);
-        let wait = wait(latest, book.admitted(rule, latest).saturating_add(cost)).or_else(next)?;
+        let wait = wait(latest, budget.admitted(rule, latest).saturating_add(cost)).or_else(next)?;
         Some(self.past_doubt(now + wait, latest + wait).since(latest))
     }
 
@@ -404,7 +404,7 @@ impl LeasedKey {
         let comes = Some(clock + to_come).filter(|_| to_come > Micros::ZERO);
         let came = self.last_came().map(|came| came.min(clock)).filter(|_| !on(Mutant::ComesTwice));
         if !self.is_away(now) && self.view.rule().has_share() {
-            self.outage.open_book(self.view.rule(), clock, since, came.max(comes));
+            self.outage.open_budget(self.view.rule(), clock, since, came.max(comes));
         }
         self.outage.lose(now + ASK_AGAIN, noticed);
     }
@@ -455,7 +455,7 @@ impl LeasedKey {
         let found = clock + GRACE + GRACE;
         self.is_away(now)
             && !is_over
-            && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock, found))
+            && self.outage.budget().is_some_and(|budget| budget.spans(self.view.rule(), clock, found))
     }
 
     /// If the key were forgotten, it would have more of a share than it has, or would not wait for what its peers
@@ -464,7 +464,10 @@ impl LeasedKey {
         let is_restoring = matches!(self.outage.phase(), Phase::Restoring { until } if now < until);
         is_restoring
             || self.owes_credit(now)
-            || self.outage.book().is_some_and(|book| book.matters(self.view.rule(), self.view.clock().latest(now)))
+            || self
+                .outage
+                .budget()
+                .is_some_and(|budget| budget.matters(self.view.rule(), self.view.clock().latest(now)))
     }
 
     /// A check passed on credit, which nothing has paid for, and its tokens have not trickled in again: were it forgotten, the
@@ -486,7 +489,7 @@ impl LeasedKey {
         }
         let clock = self.view.clock().latest(now);
         let counted = Counted { own: self.view.lent_of_each(), all: None };
-        self.outage.book().map_or(0, |book| book.left(self.view.rule(), clock, &counted.lent()))
+        self.outage.budget().map_or(0, |budget| budget.left(self.view.rule(), clock, &counted.lent()))
     }
 
     /// What the share admitted, and the store was not charged for. Of an entitlement to a bucket a claim says what is owed.
@@ -533,8 +536,8 @@ impl LeasedKey {
     /// store what was lent of it, the store counts that again, and it stays.
     pub(super) fn void_ahead(&mut self, now: Instant, call: &Call, grant: &Grant) -> u64 {
         self.view.forget_ahead_of(&grant.counters);
-        let told = if let Op::Acquire(order) = call.op { order.known[0].at.stored() } else { None };
-        let restored = told.map(StoredTime::time).filter(|told| *told == grant.counters[0].at);
+        let named = if let Op::Acquire(order) = call.op { order.known[0].at.stored() } else { None };
+        let restored = named.map(StoredTime::time).filter(|named| *named == grant.counters[0].at);
         self.holdings.void_ahead(now, restored)
     }
 
@@ -547,7 +550,7 @@ impl LeasedKey {
         }
         self.lose_store(now, now, now);
         let since = self.view.clock().latest(now);
-        self.outage.open_book_anew(since);
+        self.outage.reopen_budget(since);
         self.outage.restore_until(now + lasts);
     }
 

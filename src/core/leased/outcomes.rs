@@ -281,7 +281,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
-    let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Tell } else { Wish::Nothing };
+    let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Restore } else { Wish::Nothing };
     News { wish, for_peers }
 }
 
@@ -411,7 +411,7 @@ fn take_errand(
             if call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = key.holdings.void();
                 cx.policy_stats(key.policy()).expired += voided;
-                key.outage.drop_book();
+                key.outage.drop_budget();
                 key.begin_anew();
                 key.calls.drop_acquires_before(call.id);
             }

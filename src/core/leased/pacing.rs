@@ -35,7 +35,7 @@ struct Paces {
     /// The wait that denied clients were told.
     promise: Option<Promise>,
     /// The plan to lease a part of the next window.
-    plan: Plan,
+    plan: AheadPlan,
     /// The time before which nothing is asked for of the key's own accord, because too many calls wait for the store.
     crowded_until: Due,
 }
@@ -52,14 +52,14 @@ pub(super) struct Promise {
 
 /// The plan to lease a part of the next window, which a key in use makes once per window.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct AheadPlan {
     /// When that window begins; `None` before the first plan.
     begins: Option<StoredTime>,
     /// When the part is to be leased; `None` once it was, or when there was a reason not to.
     at: Option<Instant>,
 }
 
-impl Plan {
+impl AheadPlan {
     fn is_due(&self, now: Instant) -> bool {
         self.at.is_some_and(|at| at <= now)
     }
@@ -71,7 +71,7 @@ impl Paces {
         paced_until: Due::AT_ONCE,
         is_by_peer: false,
         promise: None,
-        plan: Plan { begins: None, at: None },
+        plan: AheadPlan { begins: None, at: None },
         crowded_until: Due::AT_ONCE,
     };
 }
@@ -209,7 +209,7 @@ impl Pacing {
 
     /// Plans to lease a part of the window that begins at that time.
     pub(super) fn plan_ahead(&mut self, begins: Timestamp, at: Instant) {
-        self.paces_mut().plan = Plan { begins: begins.stored(), at: Some(at) };
+        self.paces_mut().plan = AheadPlan { begins: begins.stored(), at: Some(at) };
     }
 
     /// When a part of the next window is to be leased; `None`: it is not.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::core::time::{Due, Instant, Timestamp};
-use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, Window};
+use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, WindowUsage};
 
 /// What a fleet knows of a key. A key that no peer uses needs only a pointer.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl PeerUsage {
     }
 
     /// The present windows, which are remembered from now on. `at` identifies them, limit by limit.
-    fn entered(&mut self, at: impl Iterator<Item = Timestamp>) -> impl Iterator<Item = &mut Window> {
+    fn entered(&mut self, at: impl Iterator<Item = Timestamp>) -> impl Iterator<Item = &mut WindowUsage> {
         self.windows_mut().iter_mut().zip(at).filter_map(|(history, at)| history.enter(at))
     }
 
@@ -63,7 +63,7 @@ impl PeerUsage {
     }
 
     /// A window, if it is remembered.
-    pub(super) fn window(&self, index: usize, at: Timestamp) -> Option<&Window> {
+    pub(super) fn window(&self, index: usize, at: Timestamp) -> Option<&WindowUsage> {
         self.windows()?[index].get(at)
     }
 
@@ -119,19 +119,19 @@ impl PeerUsage {
     }
 
     /// Reports each window of a limit that must be reported now. Returns whether something must be reported later.
-    pub(super) fn tell(
+    pub(super) fn report_due(
         &mut self,
         index: usize,
         open: Timestamp,
         terms: &ReportTerms<'_>,
-        mut told: impl FnMut(&Window),
+        mut report: impl FnMut(&WindowUsage),
     ) -> bool {
         let mut more = false;
         for window in self.windows_mut().get_mut(index).into_iter().flat_map(History::iter_mut) {
             let is_open = window.at == open;
             if window.is_due(terms, is_open) {
                 window.mark_reported(terms.now, is_open);
-                told(window);
+                report(window);
             }
             more |= window.will_be_due(terms, is_open);
         }
@@ -177,7 +177,7 @@ impl PeerUsage {
             known.is_bound = known.windows.is_some();
         }
         for window in self.entered(at) {
-            (window.lost, window.refuted, window.told) = (true, false, Count::default());
+            (window.lost, window.refuted, window.reported) = (true, false, Count::default());
         }
     }
 

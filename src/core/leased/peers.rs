@@ -16,7 +16,7 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::talkers::Rank;
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
-use crate::core::usage::{Count, PeerIndex, Report, ReportTerms, Usage, Window};
+use crate::core::usage::{Count, PeerIndex, Report, ReportTerms, Usage, WindowUsage};
 
 /// While peers report that all is spent, the store is asked at least this often.
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
@@ -29,7 +29,7 @@ const REPORTING: Micros = Micros(300_000);
 const LATE_REPORT: Micros = Micros(100_000);
 
 /// A window that is used by less than this fraction is not reported, because no peer would decide differently.
-const TOLD_PART: u64 = 10;
+const REPORTED_PART: u64 = 10;
 
 /// If peers and this node have spent more than so many tenths of a window, idle tokens are returned, because other
 /// nodes will want them.
@@ -47,10 +47,10 @@ impl LeasedKey {
         let lent = self.view.lent(index).saturating_sub(held);
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
-        let book = self.outage.book().filter(|_| self.follows_usage(index));
-        let (alone, carried) = book.map_or((0, 0), |book| {
+        let budget = self.outage.budget().filter(|_| self.follows_usage(index));
+        let (alone, carried) = budget.map_or((0, 0), |budget| {
             let window = number(limit, at);
-            (book.unpaid(index, window), book.carried(index, window))
+            (budget.unpaid(index, window), budget.carried(index, window))
         });
         // What the lease or the share took back is counted as unspent here again. What the store took back still counts as
         // lent to this node.
@@ -118,23 +118,29 @@ impl LeasedKey {
         if of_this_window {
             self.refute_fleet();
         }
-        self.is_worth_telling()
+        self.is_worth_reporting()
     }
 
     /// Whether so much of a limit is used that peers should know.
-    fn is_worth_telling(&self) -> bool {
+    fn is_worth_reporting(&self) -> bool {
         let windows = self.view.limits().filter(|(limit, _)| has_windows(limit));
-        self.peers.is_kept() && windows.into_iter().any(|(limit, counter)| counter.used * TOLD_PART >= limit.count)
+        self.peers.is_kept() && windows.into_iter().any(|(limit, counter)| counter.used * REPORTED_PART >= limit.count)
     }
 
     /// How urgent it is that peers hear of this key.
-    pub(in crate::core) fn telling(&self) -> Rank {
+    pub(in crate::core) fn report_rank(&self) -> Rank {
         if self.peers.is_bound() { Rank::Lost } else { Rank::Used }
     }
 
     /// Appends what has changed since the last report, or everything when the node leaves, for all peers. False when nothing is left
     /// to report.
-    pub(super) fn tell(&mut self, now: Instant, fleet: FleetView, leaving: bool, into: &mut Vec<Report>) -> bool {
+    pub(super) fn drain_reports(
+        &mut self,
+        now: Instant,
+        fleet: FleetView,
+        leaving: bool,
+        into: &mut Vec<Report>,
+    ) -> bool {
         self.roll(now);
         let (digest, rule, latest) = (self.id(), self.view.rule().clone(), self.view.clock().latest(now));
         let known = self.view.epoch();
@@ -144,7 +150,7 @@ impl LeasedKey {
             let counter = self.view.counter(index);
             let pressing = leaving || self.peers.is_bound() || counter.left(limit, latest) == 0;
             let terms = ReportTerms { now, limit, nodes: fleet.live, pressing };
-            more |= self.peers.tell(index, counter.at, &terms, |window| {
+            more |= self.peers.report_due(index, counter.at, &terms, |window| {
                 let epoch = if window.lost { known } else { 0 };
                 let usage = Usage { digest, limit: index as u8, window: window.at, count: window.own, epoch };
                 into.push(Report { usage, to: None });
@@ -243,13 +249,13 @@ impl LeasedKey {
                 }
             }
         }
-        let ending = Resolution::deny(Reason::Rate, Source::Prefilter);
+        let resolution = Resolution::deny(Reason::Rate, Source::Prefilter);
         Some(answer::decision(
             self.view.rule(),
             &counters[..self.view.rule().limits.len()],
             self.view.clock().earliest(now),
             cost,
-            ending,
+            resolution,
         ))
     }
 
@@ -294,7 +300,7 @@ impl LeasedKey {
         // A node that has not reported everything, or whose last report of the window was lost, may have spent more than is known.
         let all = |windows: u64| {
             let others = (self.view.nodes() as usize).saturating_sub(usize::from(own(windows) > 0));
-            let peers = back(windows).map_or(0, Window::peers);
+            let peers = back(windows).map_or(0, WindowUsage::peers);
             let heard = back(windows).is_some_and(|window| window.is_whole(others));
             if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
         };
@@ -307,7 +313,7 @@ impl LeasedKey {
         let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
         let beyond = |windows: u64| {
-            let peers = back(windows).map_or(0, Window::peers);
+            let peers = back(windows).map_or(0, WindowUsage::peers);
             own(windows).saturating_add(peers).saturating_sub(limit.count)
         };
         // In the window in which other nodes lost the store, they admitted only a part of their shares, and this node was lent what they no

@@ -35,7 +35,7 @@ struct Loss {
     /// Until then peers tell the store what it has lost, while this node also waits for them to charge their shares; `None`: they need not.
     repair: Option<Instant>,
     /// What this node's share admitted. Kept from the first loss of the store on.
-    book: Option<Box<FallbackBudget>>,
+    budget: Option<Box<FallbackBudget>>,
     /// What passed before the store had answered about the key at all.
     credit: Option<Credit>,
     /// What the store has set aside for this node.
@@ -141,7 +141,7 @@ impl Outage {
         let none = Loss {
             phase: Phase::Connected,
             repair: None,
-            book: None,
+            budget: None,
             credit: None,
             entitlement: Entitlement::default(),
             bank: Bank::default(),
@@ -153,9 +153,9 @@ impl Outage {
     fn close(&mut self) {
         let is_over = |loss: &mut Box<Loss>| {
             loss.phase == Phase::Connected
-                && loss.book.is_none()
+                && loss.budget.is_none()
                 && loss.credit.is_none()
-                && !loss.entitlement.is_told()
+                && !loss.entitlement.is_known()
         };
         self.0.take_if(is_over);
     }
@@ -169,7 +169,7 @@ impl Outage {
     pub(super) fn change_entitlement(&mut self, change: impl FnOnce(&mut Entitlement)) {
         let mut entitlement = self.entitlement();
         change(&mut entitlement);
-        if entitlement.is_told() {
+        if entitlement.is_known() {
             self.loss().entitlement = entitlement;
         }
     }
@@ -184,8 +184,8 @@ impl Outage {
         &mut self.loss().bank
     }
 
-    fn book_mut(&mut self) -> Option<&mut FallbackBudget> {
-        self.0.as_mut()?.book.as_deref_mut()
+    fn budget_mut(&mut self) -> Option<&mut FallbackBudget> {
+        self.0.as_mut()?.budget.as_deref_mut()
     }
 
     /// The state of the key's store server.
@@ -266,7 +266,8 @@ impl Outage {
     pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
         let owes = || !rule.is_entitled() && self.owes(rule, clock);
         // Of several limits one may have a new window, of whose share nothing is charged, while the window of another goes on.
-        let is_over = || !on(Mutant::RepaidForEver) && self.book().is_some_and(|book| book.has_turned(rule, clock));
+        let is_over =
+            || !on(Mutant::RepaidForEver) && self.budget().is_some_and(|budget| budget.has_turned(rule, clock));
         let phase = match self.phase() {
             Phase::Repaid { retry_at, until } if now < retry_at && (!owes() || is_over()) => {
                 Phase::Repaying { retry_at, until }
@@ -283,71 +284,71 @@ impl Outage {
     }
 
     /// What this node's share has admitted, if anything is remembered of it.
-    pub(super) fn book(&self) -> Option<&FallbackBudget> {
-        self.0.as_ref()?.book.as_deref()
+    pub(super) fn budget(&self) -> Option<&FallbackBudget> {
+        self.0.as_ref()?.budget.as_deref()
     }
 
     /// A share was spent in a window that is still open. If it were forgotten, it would be spent again.
     pub(super) fn owes(&self, rule: &Rule, clock: Timestamp) -> bool {
-        self.book().is_some_and(|book| book.is_open(rule, clock))
+        self.budget().is_some_and(|budget| budget.is_open(rule, clock))
     }
 
     /// What the share has admitted, and the store was not charged for.
     pub(super) fn debt(&self, rule: &Rule, clock: Timestamp) -> u64 {
-        self.book().map_or(0, |book| book.debt(rule, clock))
+        self.budget().map_or(0, |budget| budget.debt(rule, clock))
     }
 
-    /// Removes the budget for a check that may spend of it; [`Outage::put_book`] puts it back.
-    pub(super) fn take_book(&mut self) -> Option<Box<FallbackBudget>> {
-        self.0.as_mut()?.book.take()
+    /// Removes the budget for a check that may spend of it; [`Outage::put_budget`] puts it back.
+    pub(super) fn take_budget(&mut self) -> Option<Box<FallbackBudget>> {
+        self.0.as_mut()?.budget.take()
     }
 
-    pub(super) fn put_book(&mut self, book: Box<FallbackBudget>) {
-        self.loss().book = Some(book);
+    pub(super) fn put_budget(&mut self, budget: Box<FallbackBudget>) {
+        self.loss().budget = Some(budget);
     }
 
     /// Of the windows in which something was admitted the store has no more to lend: nor has the share.
     pub(super) fn end_share(&mut self) {
-        if let Some(book) = self.book_mut() {
-            book.end_windows();
+        if let Some(budget) = self.budget_mut() {
+            budget.end_windows();
         }
     }
 
     /// The key was reset, so nothing that was admitted without the store matters any more.
-    pub(super) fn drop_book(&mut self) {
+    pub(super) fn drop_budget(&mut self) {
         if let Some(loss) = &mut self.0 {
-            loss.book = None;
+            loss.budget = None;
         }
         self.close();
     }
 
     /// The store was lost at `since`, and it is `now`. A share begins with that, or goes on. What the store lent of a bucket has come
     /// at `came`.
-    pub(super) fn open_book(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Option<Timestamp>) {
-        match self.book_mut() {
-            Some(book) => book.reopen(rule, now, since, came),
-            None => self.put_book(Box::new(FallbackBudget::open(rule, came.map_or(since, |came| since.max(came))))),
+    pub(super) fn open_budget(&mut self, rule: &Rule, now: Timestamp, since: Timestamp, came: Option<Timestamp>) {
+        match self.budget_mut() {
+            Some(budget) => budget.reopen(rule, now, since, came),
+            None => self.put_budget(Box::new(FallbackBudget::open(rule, came.map_or(since, |came| since.max(came))))),
         }
     }
 
     /// A call that left then was not answered before the loss; `None`: one that left before anything is known of the store.
     pub(super) fn note_unanswered(&mut self, sent: Option<Timestamp>) {
-        if let Some(book) = self.book_mut() {
-            book.note_unanswered(sent);
+        if let Some(budget) = self.budget_mut() {
+            budget.note_unanswered(sent);
         }
     }
 
     /// A loss that is not the one before began at `since`.
-    pub(super) fn open_book_anew(&mut self, since: Timestamp) {
-        if let Some(book) = self.book_mut() {
-            book.begin_anew(since);
+    pub(super) fn reopen_budget(&mut self, since: Timestamp) {
+        if let Some(budget) = self.budget_mut() {
+            budget.begin_anew(since);
         }
     }
 
     /// Applies the share to other limits, and the credit where a bucket is among them.
     pub(super) fn change_limits(&mut self, before: &Rule, rule: &Rule, clock: Timestamp) {
-        if let Some(book) = self.book_mut() {
-            *book = book.under(before, rule, clock);
+        if let Some(budget) = self.budget_mut() {
+            *budget = budget.under(before, rule, clock);
         }
         // A window counts nothing that a bucket has admitted: paid in one, a credit would take a token there that nobody spends.
         if !rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra) {
@@ -357,31 +358,31 @@ impl Outage {
 
     /// Replaces an estimate of the store's clock, which is now known to within `doubt`.
     pub(super) fn correct_clock(&mut self, rule: &Rule, clocks: [Timestamp; 2], doubt: Micros) {
-        if let Some(book) = self.book_mut() {
-            book.rebase(rule, clocks, doubt);
+        if let Some(budget) = self.budget_mut() {
+            budget.rebase(rule, clocks, doubt);
         }
     }
 
     /// Takes back up to `cost` that the share admitted `then` and the store was not charged for. Returns how much.
     pub(super) fn refund(&mut self, rule: &Rule, [then, clock]: [Timestamp; 2], cost: u64) -> u64 {
-        self.book_mut().map_or(0, |book| book.refund(rule, [then, clock], cost))
+        self.budget_mut().map_or(0, |budget| budget.refund(rule, [then, clock], cost))
     }
 
     /// Records that the store was charged for some of what the share has admitted.
     pub(super) fn pay(&mut self, rule: &Rule, clock: Timestamp, tokens: u64) {
-        if let Some(book) = self.book_mut() {
-            book.pay(rule, clock, tokens);
+        if let Some(budget) = self.budget_mut() {
+            budget.pay(rule, clock, tokens);
         }
     }
 
     /// Records that the store was charged for some of what was admitted in the window that was open then. Returns how much.
     pub(super) fn pay_in_window(&mut self, rule: &Rule, lent_at: Timestamp, tokens: u64) -> u64 {
-        self.book_mut().map_or(0, |book| book.pay_in_window(rule, lent_at, tokens))
+        self.budget_mut().map_or(0, |budget| budget.pay_in_window(rule, lent_at, tokens))
     }
 
     /// Whether the check just decided was the first to use this window's share, or, if `spent`, to spend of it.
     pub(super) fn begins_share(&mut self, rule: &Rule, clock: Timestamp, spent: bool) -> bool {
-        self.book_mut().is_some_and(|book| book.begins(rule, clock, spent))
+        self.budget_mut().is_some_and(|budget| budget.begins(rule, clock, spent))
     }
 
     /// The credit of a check that passed before the store had answered about the key at all.

@@ -144,7 +144,7 @@ pub(in crate::core) fn rollback(
         // The store has forgotten it, together with all else that the key was charged.
         _ if key.view.was_reset_since(decision.epoch) => None,
         _ => {
-            let windows = charged_windows(key, now, &charge, told_end(key, decision))?;
+            let windows = charged_windows(key, now, &charge, end_in_decision(key, decision))?;
             Some(take_back(key, cx, now, cost, decision.epoch, windows))
         }
     }
@@ -153,7 +153,7 @@ pub(in crate::core) fn rollback(
 /// The windows of a charge that may go back; `None` when one of them has ended. What was charged at this moment was charged to those
 /// that are open. A key that was forgotten meanwhile, for want of room, does not know the store's clock any more: the windows that it
 /// names the store judges itself.
-fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<Timestamp>) -> Option<Windows> {
+fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, end: Option<Timestamp>) -> Option<Windows> {
     let clock = key.view.clock().latest(now);
     let mut windows = OPEN;
     if charge.at == clock || on(Mutant::RollbackInAnyWindow) {
@@ -163,7 +163,7 @@ fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<
         let charged = match limit.algorithm {
             // A bucket takes back what it was charged, and no more than it holds.
             Algorithm::Gcra | Algorithm::Concurrent => continue,
-            Algorithm::Fixed => told.unwrap_or_else(|| window::aligned_end(limit, charge.at)),
+            Algorithm::Fixed => end.unwrap_or_else(|| window::aligned_end(limit, charge.at)),
             Algorithm::Sliding => window::aligned_start(limit, charge.at),
             // Such a window ends when the store says, and has begun a period before that.
             Algorithm::FixedFromFirst if charge.at + limit.period < counter.at => return None,
@@ -180,10 +180,11 @@ fn charged_windows(key: &LeasedKey, now: Instant, charge: &Charge, told: Option<
 /// The end of the one fixed window that was charged, as the decision told it. The time of a charge is the earliest that the store's clock may
 /// have shown, which may be in the window before: what was lent ahead is spent once any answer shows that its window has begun, and a later
 /// answer can leave that open again. Were the window told by that time, it would have ended, and nothing would go back.
-fn told_end(key: &LeasedKey, decision: &Decision) -> Option<Timestamp> {
-    let is_told = matches!(decision.source, Source::Lease | Source::Store) && decision.reset_after > Micros::ZERO;
+fn end_in_decision(key: &LeasedKey, decision: &Decision) -> Option<Timestamp> {
+    let is_in_decision =
+        matches!(decision.source, Source::Lease | Source::Store) && decision.reset_after > Micros::ZERO;
     let is_alone = matches!(&key.view.rule().limits[..], [Limit { algorithm: Algorithm::Fixed, .. }]);
-    (is_told && is_alone).then_some(decision.reset_at)
+    (is_in_decision && is_alone).then_some(decision.reset_at)
 }
 
 /// Gives back `cost` of a charge, to the windows in which it was charged and that still count: first to what the
@@ -214,7 +215,7 @@ pub(in crate::core) fn give_back_charge(
     if charge.source == Source::Share {
         // The part for which the store was charged already must be refunded there. If the budget is gone, it is
         // unknown whether the store was charged, and nothing is refunded.
-        due = if key.outage.book().is_some() { due - key.outage.refund(&rule, [charge.at, clock], due) } else { 0 };
+        due = if key.outage.budget().is_some() { due - key.outage.refund(&rule, [charge.at, clock], due) } else { 0 };
         key.note_refund(cost - due);
         if charge.epoch == 0 && !rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
             // The store had not answered about the key by then, so this node guessed its clock, and the store may have been charged in
@@ -313,6 +314,6 @@ pub(in crate::core) fn handle_usage(
 ) {
     let is_heard = key.hear(now, origin, usage);
     if is_heard && key.is_recalled(now, usage) && !cx.draining {
-        advance(key, cx, now, Wish::Tell);
+        advance(key, cx, now, Wish::Restore);
     }
 }

@@ -383,7 +383,7 @@ impl StoreView {
     }
 
     /// Whether a peer was the last to say how much is left.
-    pub(super) fn is_told_by_peer(&self) -> bool {
+    pub(super) fn was_answered_by_peer(&self) -> bool {
         self.answered == Answered::TheseLimitsByPeer
     }
 

@@ -16,7 +16,7 @@ pub(super) enum Wish<'a> {
     Tokens,
     /// To tell the store what it has lent, because a peer has reported that the store has lost that; and tokens for those who wait and for what
     /// is owed, but none for checks to come: nobody may ask this node for the key any more, and others would lack them.
-    Tell,
+    Restore,
     /// So many tokens of a bucket for a check that is about to come. They are asked for as if it waited: it is charged for them at once,
     /// so that nothing has to be reported when it has spent them.
     TokensFor(u64),
@@ -58,7 +58,7 @@ impl Wish<'_> {
     pub(super) fn coming(&self) -> Option<u64> {
         match self {
             Self::TokensFor(cost) => Some(*cost),
-            Self::Tell => None,
+            Self::Restore => None,
             _ => Some(0),
         }
     }

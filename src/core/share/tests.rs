@@ -9,17 +9,17 @@ fn rule(text: &str) -> Rule {
     Rule::of("p", &[Limit::parse(text).unwrap()])
 }
 
-fn admitted(book: &mut FallbackBudget, rule: &Rule, ppm: u64, now: u64) -> u64 {
-    (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
+fn admitted(budget: &mut FallbackBudget, rule: &Rule, ppm: u64, now: u64) -> u64 {
+    (0..1_000_000).take_while(|_| budget.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
 }
 
 #[test]
 fn a_lone_node_admits_95_percent_of_each_later_window() {
     let rule = rule("1000/1s fixed");
-    let mut book = FallbackBudget::open(&rule, Timestamp(10_500_000));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_600_000), 0);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(10_500_000));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 10_600_000), 0);
     for window in 11..15 {
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
+        assert_eq!(admitted(&mut budget, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
     }
 }
 
@@ -33,44 +33,44 @@ fn shares_of_all_nodes_sum_to_less_than_the_limit() {
 #[test]
 fn a_budget_is_fixed_once_per_window() {
     let rule = rule("1000/1s fixed");
-    let mut book = FallbackBudget::open(&rule, Timestamp(0));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
-    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(0));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(4), 5_000_000), 237);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 5_000_001), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 6_000_000), 950);
+    assert!(budget.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(4), 7_000_001), 137);
 }
 
 #[test]
 fn what_a_sliding_window_of_entitlements_has_lent_pays_for_what_was_admitted_in_it_when_it_is_over_too() {
     let rule = Rule { on_store_loss: OnStoreLoss::Entitled, ..rule("100/1s sliding") };
-    let mut book = FallbackBudget::open(&rule, Timestamp(500_000));
-    assert_eq!(admitted(&mut book, &rule, 80_000, 1_500_000), 8);
-    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 3), 3);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(500_000));
+    assert_eq!(admitted(&mut budget, &rule, 80_000, 1_500_000), 8);
+    assert_eq!(budget.pay_in_window(&rule, Timestamp(1_999_999), 3), 3);
     // Of the next window nothing is admitted, and the budget is of that one now.
-    assert!(!book.spend(&rule, &[0], Timestamp(2_000_000), 1, &NONE));
-    assert_eq!(book.pay_in_window(&rule, Timestamp(2_000_000), 9), 0, "nothing was admitted in this one");
-    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 9), 5);
-    assert_eq!(book.pay_in_window(&rule, Timestamp(1_999_999), 9), 0);
+    assert!(!budget.spend(&rule, &[0], Timestamp(2_000_000), 1, &NONE));
+    assert_eq!(budget.pay_in_window(&rule, Timestamp(2_000_000), 9), 0, "nothing was admitted in this one");
+    assert_eq!(budget.pay_in_window(&rule, Timestamp(1_999_999), 9), 5);
+    assert_eq!(budget.pay_in_window(&rule, Timestamp(1_999_999), 9), 0);
 }
 
 #[test]
 fn a_long_window_releases_its_share_by_the_minute() {
     let rule = rule("6000/1h fixed");
-    let mut book = FallbackBudget::open(&rule, Timestamp(30_000_000));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 59_000_000), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 60_000_000), 95);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(30_000_000));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 59_000_000), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 60_000_000), 95);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
 }
 
 #[test]
 fn gcra_starts_empty_and_refills_at_the_share() {
     let rule = rule("1000/1s burst 500");
-    let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_000_000), 0);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(10_000_000));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 10_000_000), 0);
     let mut total = 0;
     for step in 1..=100 {
-        total += admitted(&mut book, &rule, share_ppm(1), 10_000_000 + step * 10_000);
+        total += admitted(&mut budget, &rule, share_ppm(1), 10_000_000 + step * 10_000);
     }
     assert!((940..=950).contains(&total), "{total}");
 }
@@ -78,64 +78,64 @@ fn gcra_starts_empty_and_refills_at_the_share() {
 #[test]
 fn a_buckets_share_has_nothing_of_what_the_store_lent_between_two_losses() {
     let rule = rule("100/1s burst 100");
-    let mut book = FallbackBudget::open(&rule, Timestamp(1_000_000));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_000_000), 94);
-    book.pay(&rule, Timestamp(2_000_000), 94);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(1_000_000));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 2_000_000), 94);
+    budget.pay(&rule, Timestamp(2_000_000), 94);
     // Another loss: until it began the store has lent all that came.
-    book.reopen(&rule, Timestamp(3_000_000), Timestamp(3_000_000), Some(Timestamp(2_900_000)));
-    assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_000_000), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_500_000), 47);
+    budget.reopen(&rule, Timestamp(3_000_000), Timestamp(3_000_000), Some(Timestamp(2_900_000)));
+    assert_eq!(budget.debt(&rule, Timestamp(3_000_000)), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_000_000), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_500_000), 47);
     // The same one, within a second: the last that was lent has come at 3.7 s.
-    book.pay(&rule, Timestamp(3_500_000), 47);
-    book.reopen(&rule, Timestamp(3_800_000), Timestamp(3_800_000), Some(Timestamp(3_700_000)));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_700_000), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 4_200_000), 47);
+    budget.pay(&rule, Timestamp(3_500_000), 47);
+    budget.reopen(&rule, Timestamp(3_800_000), Timestamp(3_800_000), Some(Timestamp(3_700_000)));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_700_000), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 4_200_000), 47);
 }
 
 #[test]
 fn a_buckets_share_that_nothing_was_spent_of_fills_up_after_what_the_store_has_lent() {
     let rule = rule("100/1s burst 100");
-    let mut book = FallbackBudget::open(&rule, Timestamp(1_000_000));
-    book.reopen(&rule, Timestamp(1_800_000), Timestamp(1_700_000), Some(Timestamp(1_600_000)));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 1_600_000), 0);
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_100_000), 47);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(1_000_000));
+    budget.reopen(&rule, Timestamp(1_800_000), Timestamp(1_700_000), Some(Timestamp(1_600_000)));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 1_600_000), 0);
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 2_100_000), 47);
 }
 
 #[test]
 fn a_bucket_owes_in_the_next_loss_what_it_has_not_paid_and_still_remembers() {
     let rule = rule("100/1s burst 100");
-    let mut book = FallbackBudget::open(&rule, Timestamp(1_000_000));
-    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 2_000_000), 94);
-    let owed = book.debt(&rule, Timestamp(2_500_000));
-    book.reopen(&rule, Timestamp(2_500_000), Timestamp(2_500_000), None);
-    assert_eq!(book.debt(&rule, Timestamp(2_500_000)), owed);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(1_000_000));
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 2_000_000), 94);
+    let owed = budget.debt(&rule, Timestamp(2_500_000));
+    budget.reopen(&rule, Timestamp(2_500_000), Timestamp(2_500_000), None);
+    assert_eq!(budget.debt(&rule, Timestamp(2_500_000)), owed);
     assert!((1..94).contains(&owed), "{owed}");
 }
 
 #[test]
 fn leases_and_share_together_stay_within_the_share() {
     let rule = rule("1000/1s fixed");
-    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    let mut budget = FallbackBudget::open(&rule, Timestamp(0));
     let mut admitted = 0;
     let lent = Lent { own: &[250], all: None };
-    while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
+    while budget.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
         admitted += 1;
     }
     assert_eq!(admitted, 700);
 }
 
 #[test]
-fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
+fn a_budget_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
     let rule = rule("1000/1s burst 500");
     let guess = Timestamp(60_000_000);
-    let mut book = FallbackBudget::open(&rule, guess);
-    assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
-    let debt = book.debt(&rule, guess + Micros(100_000));
+    let mut budget = FallbackBudget::open(&rule, guess);
+    assert!(admitted(&mut budget, &rule, share_ppm(1), guess.0 + 100_000) > 0);
+    let debt = budget.debt(&rule, guess + Micros(100_000));
     let known = Timestamp(3_000_000);
-    book.rebase(&rule, [guess + Micros(100_000), known], Micros::ZERO);
-    assert_eq!(book.debt(&rule, known), debt);
-    assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
+    budget.rebase(&rule, [guess + Micros(100_000), known], Micros::ZERO);
+    assert_eq!(budget.debt(&rule, known), debt);
+    assert_eq!(budget.debt(&rule, known + Micros(600_000)), 0);
 }
 
 /// By a clock that is ahead, a window ends while the store's goes on: what it admitted is owed together with what the next one did.
@@ -145,12 +145,12 @@ fn what_a_window_admitted_that_ended_by_a_wrong_clock_is_still_owed() {
     for (known, both) in [(Timestamp(9_500_000), true), (Timestamp(10_050_000), false), (Timestamp(30_800_000), true)] {
         for spent in [[3, 4], [3, 0], [0, 4]] {
             let rule = rule("1000/1s fixed");
-            let mut book = FallbackBudget::open(&rule, Timestamp(0));
-            assert!(book.spend(&rule, &[share_ppm(1)], ends, spent[0], &NONE));
-            assert!(book.spend(&rule, &[share_ppm(1)], next, spent[1], &NONE) || spent[1] == 0);
-            book.rebase(&rule, [next, known], Micros(30_000));
+            let mut budget = FallbackBudget::open(&rule, Timestamp(0));
+            assert!(budget.spend(&rule, &[share_ppm(1)], ends, spent[0], &NONE));
+            assert!(budget.spend(&rule, &[share_ppm(1)], next, spent[1], &NONE) || spent[1] == 0);
+            budget.rebase(&rule, [next, known], Micros(30_000));
             let owed = if both { spent[0] + spent[1] } else { spent[1] };
-            assert_eq!(book.debt(&rule, known), owed, "{known:?} {spent:?}");
+            assert_eq!(budget.debt(&rule, known), owed, "{known:?} {spent:?}");
         }
     }
 }
@@ -158,49 +158,49 @@ fn what_a_window_admitted_that_ended_by_a_wrong_clock_is_still_owed() {
 #[test]
 fn debt_is_what_open_windows_admitted() {
     let rule = rule("1000/1s fixed");
-    let mut book = FallbackBudget::open(&rule, Timestamp(0));
-    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
-    assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
-    book.pay(&rule, Timestamp(2_100_000), 5);
-    assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);
-    assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
+    let mut budget = FallbackBudget::open(&rule, Timestamp(0));
+    assert!(budget.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
+    assert_eq!(budget.debt(&rule, Timestamp(2_100_000)), 7);
+    budget.pay(&rule, Timestamp(2_100_000), 5);
+    assert_eq!(budget.debt(&rule, Timestamp(2_100_000)), 2);
+    assert_eq!(budget.debt(&rule, Timestamp(3_000_000)), 0);
 }
 
 #[test]
 fn a_bucket_owes_what_is_admitted_after_it_has_paid() {
     let rule = rule("20/1s burst 5");
-    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    let mut budget = FallbackBudget::open(&rule, Timestamp(0));
     let half = [share_ppm(2)];
     let mut at = Timestamp(2_000_000);
     // For so long that the bucket has forgotten most of it.
     for _ in 0..20 {
         at = at + Micros(110_000);
-        assert!(book.spend(&rule, &half, at, 1, &NONE));
+        assert!(budget.spend(&rule, &half, at, 1, &NONE));
     }
-    let open = book.debt(&rule, at);
+    let open = budget.debt(&rule, at);
     assert!((1..=5).contains(&open), "{open}");
-    book.pay(&rule, at, open);
-    assert_eq!(book.debt(&rule, at), 0);
+    budget.pay(&rule, at, open);
+    assert_eq!(budget.debt(&rule, at), 0);
     at = at + Micros(110_000);
-    assert!(book.spend(&rule, &half, at, 1, &NONE));
-    assert_eq!(book.debt(&rule, at), 1);
-    book.pay(&rule, at, 1);
-    assert_eq!(book.debt(&rule, at), 0);
+    assert!(budget.spend(&rule, &half, at, 1, &NONE));
+    assert_eq!(budget.debt(&rule, at), 1);
+    budget.pay(&rule, at, 1);
+    assert_eq!(budget.debt(&rule, at), 0);
 }
 
 #[test]
 fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
     let rule = rule("100/1s sliding");
-    let mut book = FallbackBudget::open(&rule, Timestamp(0));
-    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_900_000), 80, &NONE));
-    assert_eq!(book.debt(&rule, Timestamp(2_950_000)), 80);
-    assert_eq!(book.debt(&rule, Timestamp(3_000_001)), 80, "rounded up");
-    assert_eq!(book.debt(&rule, Timestamp(3_750_000)), 20);
-    assert_eq!(book.debt(&rule, Timestamp(4_000_000)), 0);
-    let mut other = book.clone();
+    let mut budget = FallbackBudget::open(&rule, Timestamp(0));
+    assert!(budget.spend(&rule, &[share_ppm(1)], Timestamp(2_900_000), 80, &NONE));
+    assert_eq!(budget.debt(&rule, Timestamp(2_950_000)), 80);
+    assert_eq!(budget.debt(&rule, Timestamp(3_000_001)), 80, "rounded up");
+    assert_eq!(budget.debt(&rule, Timestamp(3_750_000)), 20);
+    assert_eq!(budget.debt(&rule, Timestamp(4_000_000)), 0);
+    let mut other = budget.clone();
     // All of it is paid, although it would weigh less later.
-    book.pay(&rule, Timestamp(3_500_000), 40);
-    assert_eq!(book.debt(&rule, Timestamp(3_500_000)), 0);
+    budget.pay(&rule, Timestamp(3_500_000), 40);
+    assert_eq!(budget.debt(&rule, Timestamp(3_500_000)), 0);
     // What is admitted in this window is owed beside it.
     assert!(other.spend(&rule, &[share_ppm(1)], Timestamp(3_500_000), 7, &NONE));
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 47);
@@ -214,36 +214,36 @@ fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
 #[test]
 fn a_bucket_of_one_token_has_a_share() {
     let rule = rule("1/1s");
-    let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
+    let mut budget = FallbackBudget::open(&rule, Timestamp(10_000_000));
     let times = (0..100).map(|step| 10_000_000 + step * 100_000);
-    let total: u64 = times.map(|now| admitted(&mut book, &rule, share_ppm(1), now)).sum();
+    let total: u64 = times.map(|now| admitted(&mut budget, &rule, share_ppm(1), now)).sum();
     assert!((8..=9).contains(&total), "{total}");
-    assert_eq!(admitted(&mut book, &rule, share_ppm(2), 100_000_000), 0, "another node may have it");
+    assert_eq!(admitted(&mut budget, &rule, share_ppm(2), 100_000_000), 0, "another node may have it");
 }
 
 #[test]
 fn who_is_alone_counts_on_from_what_the_store_said() {
     let rule = rule("1000/1h fixed");
-    let (mut book, now) = (FallbackBudget::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
+    let (mut budget, now) = (FallbackBudget::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
     let counters = [Counter { used: 600, prev: 0, at: Timestamp(3_600_000_000) }];
     let lent = Lent { own: &[50], all: Some(&counters) };
     let parts = [share_ppm(1)];
-    assert_eq!(book.left(&rule, now, &NONE), 0);
-    let spent = (0..1_000).filter(|_| book.spend(&rule, &parts, now, 1, &lent)).count();
-    assert_eq!((spent, book.left(&rule, now, &lent)), (350, 0), "five in a hundred are nobody's");
-    assert_eq!(book.ready(&rule, &parts, [now; 2], 1, &lent), Some(Timestamp(3_600_000_000)));
-    assert_eq!(book.ready(&rule, &parts, [now; 2], 951, &lent), None);
+    assert_eq!(budget.left(&rule, now, &NONE), 0);
+    let spent = (0..1_000).filter(|_| budget.spend(&rule, &parts, now, 1, &lent)).count();
+    assert_eq!((spent, budget.left(&rule, now, &lent)), (350, 0), "five in a hundred are nobody's");
+    assert_eq!(budget.ready(&rule, &parts, [now; 2], 1, &lent), Some(Timestamp(3_600_000_000)));
+    assert_eq!(budget.ready(&rule, &parts, [now; 2], 951, &lent), None);
 }
 
 #[test]
 fn who_is_alone_remembers_the_window_before_of_a_sliding_limit() {
     let rule = rule("1000/1h sliding");
-    let (mut book, hour, parts) = (FallbackBudget::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
+    let (mut budget, hour, parts) = (FallbackBudget::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
     let at = |now: u64| [Counter { used: 0, prev: 0, at: Timestamp(now / hour * hour) }];
     let mut spend = |now: u64| {
         let counters = at(now);
         let lent = Lent { own: &[0], all: Some(&counters) };
-        (0..1_000).filter(|_| book.spend(&rule, &parts, Timestamp(now), 1, &lent)).count()
+        (0..1_000).filter(|_| budget.spend(&rule, &parts, Timestamp(now), 1, &lent)).count()
     };
     assert_eq!(spend(hour - 1), 950);
     assert_eq!(spend(hour), 0);
@@ -273,7 +273,7 @@ proptest::proptest! {
         let limits: Vec<_> = SETS[set].iter().map(|text| Limit::parse(text).unwrap()).collect();
         let rule = Rule::of("p", &limits);
         let mut now = Timestamp(1_800_000_000_123_457);
-        let mut book = FallbackBudget::open(&rule, now);
+        let mut budget = FallbackBudget::open(&rule, now);
         let parts = vec![share_ppm(nodes); limits.len()];
         let none = vec![0; limits.len()];
         let counters = |now| limits.iter().map(|limit| Counter::default().rolled(limit, now)).collect::<Vec<_>>();
@@ -281,11 +281,11 @@ proptest::proptest! {
             now = now + Micros(pause << (scale / 4));
             let (this, all) = (now, counters(now));
             let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
-            let ready = book.ready(&rule, &parts, [this; 2], cost, &lent);
+            let ready = budget.ready(&rule, &parts, [this; 2], cost, &lent);
             let fits = |at: Timestamp| {
                 let all = counters(at);
                 let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
-                book.clone().spend(&rule, &parts, at, cost, &lent)
+                budget.clone().spend(&rule, &parts, at, cost, &lent)
             };
             match ready {
                 Some(at) => {
@@ -294,7 +294,7 @@ proptest::proptest! {
                 }
                 None => proptest::prop_assert!(!fits(now)),
             }
-            while book.spend(&rule, &parts, now, cost, &lent) {}
+            while budget.spend(&rule, &parts, now, cost, &lent) {}
         }
     }
 }

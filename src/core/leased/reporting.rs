@@ -14,7 +14,7 @@ use crate::core::time::Instant;
 use crate::core::usage::{PeerIndex, Report};
 
 /// Appends what has changed since the last report, or everything when the node leaves. False when nothing is left to report.
-pub(in crate::core) fn tell(
+pub(in crate::core) fn report_usage(
     key: &mut LeasedKey,
     cx: &Context,
     now: Instant,
@@ -22,7 +22,7 @@ pub(in crate::core) fn tell(
     into: &mut Vec<Report>,
 ) -> bool {
     let before = into.len();
-    let more = key.tell(now, fleet, cx.draining, into);
+    let more = key.drain_reports(now, fleet, cx.draining, into);
     if into.len() > before {
         let to = hearers(key, cx, now);
         into[before..].iter_mut().for_each(|report| report.to.clone_from(&to));
@@ -38,7 +38,7 @@ pub(in crate::core) fn tell(
 /// A node that was lent something before it knew the owner reports to the same few, since it asks the owner from then on. All have
 /// to hear what the store has lost, and what a node that leaves has admitted.
 fn hearers(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Arc<[PeerIndex]>> {
-    let is_for_all = key.telling() == Rank::Lost || cx.draining;
+    let is_for_all = key.report_rank() == Rank::Lost || cx.draining;
     let is_of_owner = || nodes_served(key, cx, now) > 1 || asks_owner(key, cx, now);
     if is_for_all || !is_of_owner() || on(Mutant::OwnerTellsAll) {
         return None;
