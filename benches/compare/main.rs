@@ -48,9 +48,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] | ["--store", "memory"] => {}
         ["--store", "redis"] => return Ok(cold::run()?),
-        ["--watched"] => return Ok(watched::run()?),
+        ["--watched"] => return Ok(watched::run(1)?),
+        ["--watched", "--seed", seed] => return Ok(watched::run(seed.parse()?)?),
         _ => {
-            let wanted = "wanted is nothing, or --store memory, or --store redis, or --watched";
+            let wanted = "wanted is nothing, or --store memory, or --store redis, or --watched [--seed NUMBER]";
             return Err(format!("{arguments:?}: {wanted}").into());
         }
     }
