@@ -3,7 +3,10 @@
 //! Two sketches of each kind take turns, so that keys that are no longer hot make room. `node` calls it for each check,
 //! while the shard is locked; `top` merges the sketches of all shards.
 
+use std::sync::Arc;
+
 use super::sketch::{Seen, Sketch};
+use crate::core::key::Digest;
 use crate::core::time::{Instant, Micros};
 
 /// How long a sketch counts before the next one does. It is kept for as long again.
@@ -11,18 +14,21 @@ pub const WINDOW: Micros = Micros::from_secs(10);
 
 /// The hot keys of one shard.
 #[derive(Debug, Default)]
+// What each check looks at stands together.
+#[repr(C)]
 pub struct HotKeys {
+    /// When `current` has counted for long enough.
+    turns_at: Instant,
     current: Window,
     previous: Window,
-    /// When `current` is replaced.
-    turns_at: Instant,
 }
 
 #[derive(Debug, Default)]
+#[repr(C)]
 struct Window {
-    begun: Instant,
     used: Sketch,
     denied: Sketch,
+    begun: Instant,
 }
 
 impl Window {
@@ -30,6 +36,14 @@ impl Window {
         self.begun = at;
         self.used.clear();
         self.denied.clear();
+    }
+
+    #[inline(always)]
+    fn of(&mut self, kind: Kind) -> &mut Sketch {
+        match kind {
+            Kind::Used => &mut self.used,
+            Kind::Denied => &mut self.denied,
+        }
     }
 }
 
@@ -42,21 +56,54 @@ pub enum Kind {
     Denied,
 }
 
+/// What there is to note of a key that was counted: something at this place of its sketch, or [`OVER`].
+#[derive(Clone, Copy, Debug)]
+pub struct Note(usize);
+
+/// The window is over, and the key is not counted yet.
+const OVER: usize = usize::MAX;
+
 impl HotKeys {
-    /// The sketch that counts at `now`.
-    #[inline]
-    pub fn at(&mut self, now: Instant, kind: Kind) -> &mut Sketch {
+    /// Counts a key, and returns what there is to [note](Self::note) of it, which is seldom anything.
+    #[inline(always)]
+    #[must_use]
+    pub fn count(&mut self, now: Instant, kind: Kind, digest: Digest) -> Option<Note> {
         if now >= self.turns_at {
-            self.turn(now);
+            return Some(Note(OVER));
         }
-        match kind {
-            Kind::Used => &mut self.current.used,
-            Kind::Denied => &mut self.current.denied,
+        self.current.of(kind).count(digest).map(Note)
+    }
+
+    /// Notes it.
+    #[cold]
+    #[inline(never)]
+    pub fn note(
+        &mut self,
+        now: Instant,
+        (kind, Note(place)): (Kind, Note),
+        digest: Digest,
+        policy: &Arc<str>,
+        key: &[u8],
+    ) {
+        match place {
+            OVER => self.count_first(now, kind, digest, policy, key),
+            place => self.current.of(kind).note(place, digest, policy, key),
+        }
+    }
+
+    /// Counts the first key of a window.
+    #[cold]
+    #[inline(never)]
+    fn count_first(&mut self, now: Instant, kind: Kind, digest: Digest, policy: &Arc<str>, key: &[u8]) {
+        self.turn(now);
+        if let Some(place) = self.current.of(kind).count(digest) {
+            self.current.of(kind).note(place, digest, policy, key);
         }
     }
 
     /// Windows begin at multiples of their length, so that those of all shards cover the same time.
     #[cold]
+    #[inline(never)]
     fn turn(&mut self, now: Instant) {
         let begun = Instant(now.0 - now.0 % WINDOW.0);
         if now.since(self.turns_at) < WINDOW {
@@ -70,12 +117,11 @@ impl HotKeys {
 
     /// Appends the keys of both windows; a key may come up twice.
     pub fn seen(&mut self, now: Instant, kind: Kind, into: &mut Vec<Seen>) {
-        self.at(now, kind);
-        for window in [&self.previous, &self.current] {
-            into.extend(match kind {
-                Kind::Used => window.used.seen(),
-                Kind::Denied => window.denied.seen(),
-            });
+        if now >= self.turns_at {
+            self.turn(now);
+        }
+        for window in [&mut self.previous, &mut self.current] {
+            into.extend(window.of(kind).seen());
         }
     }
 }
@@ -108,7 +154,12 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::core::key::Digest;
+
+    fn count(hot: &mut HotKeys, now: Instant, digest: Digest, policy: &Arc<str>, key: &[u8]) {
+        if let Some(note) = hot.count(now, Kind::Used, digest) {
+            hot.note(now, (Kind::Used, note), digest, policy, key);
+        }
+    }
 
     #[test]
     fn a_key_is_hot_for_ten_to_twenty_seconds() {
@@ -116,7 +167,7 @@ mod tests {
         let policy = "p".into();
         let count = |hot: &mut HotKeys, seconds: u64, key: u64| {
             let now = Instant(seconds * 1_000_000);
-            hot.at(now, Kind::Used).count(Digest::of("p", &key.to_le_bytes()), || (&policy, b"k"));
+            super::tests::count(hot, now, Digest::of("p", &key.to_le_bytes()), &policy, b"k");
         };
         (0..5).for_each(|_| count(&mut hot, 101, 1));
         (0..2).for_each(|_| count(&mut hot, 111, 1));
@@ -170,7 +221,7 @@ mod tests {
                 let now = Instant(15_000_000 + check * 25);
                 let shard = &mut shards[(digest.0 >> 64) as usize % SHARDS];
                 let key = rank.to_le_bytes();
-                shard.at(now, Kind::Used).count(digest, || (&policy, &key));
+                count(shard, now, digest, &policy, &key);
                 *counts.entry(digest.0).or_default() += 1;
             }
             let mut seen = Vec::new();

@@ -230,8 +230,8 @@ impl Node {
         let cell = self.cell(request.digest);
         let Locked { engine, watched } = &mut *cell.lock();
         let is_charged = matches!(ask, Ask::Check(_)) && !request.peek && request.cost > 0;
-        if is_charged {
-            watched.hot.at(now, Kind::Used).count(request.digest, || (&request.rule.policy, request.key));
+        if is_charged && let Some(note) = watched.hot.count(now, Kind::Used, request.digest) {
+            watched.hot.note(now, (Kind::Used, note), request.digest, &request.rule.policy, request.key);
         }
         match ask {
             Ask::Refund | Ask::GiveBack(_) => self.undone(now, &request, Event::GivenBack, out),

@@ -249,7 +249,10 @@ mod tests {
                 let node = (state.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % NODES;
                 let digest = Digest::of("p", &rank.to_le_bytes());
                 let shard = &mut shards[node * 64 + (digest.0 >> 64) as usize % 64];
-                shard.at(Instant(15_000_000), Kind::Used).count(digest, || (&policy, b"k"));
+                let now = Instant(15_000_000);
+                if let Some(note) = shard.count(now, Kind::Used, digest) {
+                    shard.note(now, (Kind::Used, note), digest, &policy, b"k");
+                }
                 *counts.entry(digest.to_string()).or_default() += 1;
             }
             let told = shards.chunks_mut(64).map(|node| {

@@ -7,7 +7,7 @@ use crate::core::decision::{Decision, Verdict};
 use crate::core::policy::Rule;
 use crate::core::time::Instant;
 use crate::serve::denied::{Denied, Subject};
-use crate::serve::hot_keys::{HotKeys, Kind};
+use crate::serve::hot_keys::{HotKeys, Kind, Note};
 
 /// What is counted of a shard's keys for people; no decision depends on it.
 #[derive(Debug, Default)]
@@ -19,10 +19,20 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Not inlined, so that an admission does not save the registers that this needs.
+    /// Apart, so that what is admitted does not save the registers that this takes; and this saves none for what there seldom is to
+    /// note.
     #[inline(never)]
     pub(super) fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
-        self.hot.at(now, Kind::Denied).count(subject.digest, || (subject.policy, subject.key));
+        match self.hot.count(now, Kind::Denied, subject.digest) {
+            Some(note) => self.denied_and_noted(now, note, subject, decision),
+            None => self.denied.count(now, subject, decision),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn denied_and_noted(&mut self, now: Instant, note: Note, subject: &Subject<'_>, decision: &Decision) {
+        self.hot.note(now, (Kind::Denied, note), subject.digest, subject.policy, subject.key);
         self.denied.count(now, subject, decision);
     }
 
