@@ -33,8 +33,9 @@ pub struct Arrived {
     lost: u64,
     /// The last policy and its tag, since most arrivals are of few policies.
     last: Option<(Arc<str>, u64)>,
-    /// The list that it is handed over to. It stays the same, so that a thread writes the memory of one list that few
-    /// others write.
+    /// Where that policy's name is in memory, which `last` keeps there; 0 where there is none, or keys are recorded.
+    quick: usize,
+    /// To which list it is handed over, so that a thread meets the memory of one list, which nobody else writes.
     home: Option<usize>,
 }
 
@@ -80,17 +81,11 @@ impl Arrived {
         self.lost = 0;
     }
 
-    /// Whether this was the policy of the last arrival.
-    #[inline]
-    fn is_last(&self, policy: &Arc<str>) -> bool {
-        self.last.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, policy))
-    }
-
     fn tag(&mut self, policy: &Arc<str>) -> u64 {
-        if !self.is_last(policy) {
-            self.last = Some((policy.clone(), policy_tag(policy)));
+        match &self.last {
+            Some((known, tag)) if Arc::ptr_eq(known, policy) => *tag,
+            _ => self.last.insert((policy.clone(), policy_tag(policy))).1,
         }
-        self.last.as_ref().map_or(0, |(_, tag)| *tag)
     }
 
     fn add_key(&mut self, key: &[u8]) {
@@ -120,7 +115,7 @@ impl Recording {
     ) {
         // The low half is enough: see `file.rs`.
         let at = at.0 as u32;
-        if arrived.groups.takes(at, cost) && arrived.is_last(subject().policy) && !self.with_keys {
+        if arrived.groups.takes(at, cost) && arrived.quick == place(subject().policy) {
             arrived.groups.add(subject().digest, event as u32);
         } else {
             self.add_another(arrived, at, cost, event, subject);
@@ -142,6 +137,7 @@ impl Recording {
             arrived.add_key(subject.key);
         }
         let policy = arrived.tag(subject.policy);
+        arrived.quick = if self.with_keys { 0 } else { place(subject.policy) };
         arrived.groups.push(Common { at, policy, cost }, subject.digest, event as u32);
     }
 
@@ -177,6 +173,12 @@ impl Recording {
             }
         }
     }
+}
+
+/// Where a policy's name is in memory.
+#[inline]
+fn place(policy: &Arc<str>) -> usize {
+    Arc::as_ptr(policy).addr()
 }
 
 fn lock(list: &Mutex<Arrived>) -> MutexGuard<'_, Arrived> {

@@ -99,32 +99,9 @@ impl Said {
     /// Appends a group to the page.
     pub(super) fn write(&mut self, group: &Group<'_>, page: &mut Vec<u8>) {
         let halves = group.halves();
-        let first = halves.first().map_or(0, |half| u64::from_le_bytes(*half));
-        let is_one = halves.iter().fold(0, |differs, half| differs | (u64::from_le_bytes(*half) ^ first)) == 0;
+        // Two that differ are mostly the first two.
+        let is_one = halves.windows(2).all(|pair| pair[0] == pair[1]);
         let of_keys = if is_one { &halves[..halves.len().min(1)] } else { halves };
-        let (mut digests, mut written) = ([0; (MOST + 1) * DIGEST], 0_u32);
-        let of_keys = if self.plain > 0 {
-            of_keys.as_flattened()
-        } else {
-            let mut end = 0;
-            for half in of_keys {
-                let digest = u64::from_le_bytes(*half);
-                let known = &mut self.digests[(digest & 255) as usize];
-                let is_new = *known != digest;
-                *known = digest;
-                // The whole digest is stored; if it is known, only its lowest byte is kept, which comes first. The
-                // place is always within the buffer; the remainder shows that to the compiler, so that no bound is
-                // checked.
-                let place = end % (MOST * DIGEST);
-                digests[place..place + DIGEST].copy_from_slice(half);
-                end += 1 + usize::from(is_new) * (DIGEST - 1);
-                written = written >> 1 | u32::from(is_new) << (MOST - 1);
-            }
-            written >>= MOST - of_keys.len();
-            self.told += of_keys.len() as u32; // at most MOST
-            self.new += written.count_ones();
-            &digests[..end]
-        };
         let Common { at, policy, cost } = group.common;
         let (last, mut repeats) = (self.common, if self.plain > 0 { Repeats::PLAIN } else { 0 });
         self.common = group.common;
@@ -154,11 +131,43 @@ impl Said {
             repeats |= Repeats::KEY;
         }
         // At most 15.
-        let head = halves.len().saturating_sub(1) as u8 | repeats;
-        let [low, high, ..] = written.to_le_bytes();
-        (before.bytes[0], before.bytes[1], before.bytes[2]) = (head, low, high);
-        page.extend_from_slice(before.so_far());
-        page.extend_from_slice(of_keys);
+        before.bytes[0] = halves.len().saturating_sub(1) as u8 | repeats;
+        let begun = page.len();
+        page.extend_from_slice(&before.bytes);
+        page.truncate(begun + before.end);
+        if self.plain > 0 {
+            page.extend_from_slice(of_keys.as_flattened());
+        } else {
+            let written = self.write_digests(of_keys, page);
+            if let Some(place) = page.get_mut(begun + 1..begun + 3) {
+                place.copy_from_slice(&written.to_le_bytes());
+            }
+        }
+    }
+
+    /// Appends digests, of which those that were said before are one byte; returns which are written out.
+    #[inline]
+    fn write_digests(&mut self, halves: &[[u8; DIGEST]], page: &mut Vec<u8>) -> u16 {
+        let (begun, mut end, mut written) = (page.len(), 0, 0_u32);
+        page.extend_from_slice(&[0; (MOST + 1) * DIGEST]);
+        let Some(room) = page.last_chunk_mut::<{ (MOST + 1) * DIGEST }>() else { return 0 };
+        for half in halves {
+            let digest = u64::from_le_bytes(*half);
+            let known = &mut self.digests[(digest & 255) as usize];
+            let is_new = *known != digest;
+            *known = digest;
+            // All of it is stored, and of one that is known the lowest byte stays, which comes first. The place is never beyond
+            // the last: it is cut so that nothing has to be compared.
+            let place = end % (MOST * DIGEST);
+            room[place..place + DIGEST].copy_from_slice(half);
+            end += 1 + usize::from(is_new) * (DIGEST - 1);
+            written = written << 1 | u32::from(is_new);
+        }
+        page.truncate(begun + end);
+        self.told += halves.len() as u32; // at most MOST
+        self.new += ((end - halves.len()) / (DIGEST - 1)) as u32; // as many at most
+        // A bit for each of MOST, the lowest for the first.
+        (written.reverse_bits() >> (u32::BITS - halves.len() as u32)) as u16
     }
 
     /// Reads the next group of the page; `None` if there is no whole one.
@@ -221,10 +230,6 @@ impl Before {
             room.copy_from_slice(&bytes);
             self.end += N;
         }
-    }
-
-    fn so_far(&self) -> &[u8] {
-        &self.bytes[..self.end]
     }
 }
 

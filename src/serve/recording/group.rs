@@ -55,7 +55,10 @@ impl Groups {
     #[inline]
     pub(super) fn push(&mut self, common: Common, digest: Digest, outcome: u32) {
         if !self.takes(common.at, common.cost) || self.common.policy != common.policy {
-            self.close();
+            // Mostly there is none yet.
+            if self.count > 0 {
+                self.close();
+            }
             self.common = common;
         }
         self.add(digest, outcome);
@@ -101,7 +104,10 @@ impl Groups {
             if cost >= LONG {
                 bytes.extend_from_slice(&cost.to_le_bytes());
             }
-            bytes.extend_from_slice(self.halves[..self.count].as_flattened());
+            // As many as there can be are copied sooner than as many as there are.
+            let end = bytes.len() + self.count * DIGEST;
+            bytes.extend_from_slice(self.halves.as_flattened());
+            bytes.truncate(end);
         }
         (self.outcomes, self.count) = (0, 0);
     }
