@@ -301,6 +301,42 @@ mod tests {
         }
     }
 
+    /// Files are read by other builds than the one that wrote them, so that the bytes change with the format's number alone.
+    #[test]
+    fn what_is_written_is_the_same_to_the_byte() {
+        let mut state = 7_u64;
+        let mut next = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let (mut said, mut all, mut arrived) = (Said::nothing(5), 0, 0);
+        for page in 0..60_u64 {
+            let mut groups = Groups::default();
+            let mut common = Common { at: 9 + page as u32, policy: 5, cost: 1 };
+            for _ in 0..300 {
+                match next(30) {
+                    0 => common.at += next(70_000) as u32,
+                    1 => common.policy = next(3),
+                    2 => common.cost = [0, 1, LONG, u64::MAX][next(4) as usize],
+                    _ => {}
+                }
+                // Pages of one key, of few, and of keys that are new.
+                let half = next([1, 90, u64::MAX][page as usize / 20]).wrapping_mul(0x0012_3456_7890_0081);
+                groups.push(common, Digest(u128::from(half) << 64), if next(9) == 0 { next(4) as u32 } else { 0 });
+                arrived += 1;
+            }
+            groups.close();
+            let (mut bytes, mut rest) = (Vec::new(), groups.bytes());
+            while let Some(group) = Group::first(rest) {
+                said.write(&group, &mut bytes);
+                rest = &rest[group.bytes.len()..];
+            }
+            said.next_page(page as u32);
+            all = Digest::of(&format!("{all}"), &bytes).0;
+        }
+        assert_eq!((arrived, all), (18_000, 92_379_327_348_752_806_151_517_045_874_225_397_293));
+    }
+
     #[test]
     fn the_largest_group_has_room() {
         let common = |cost| Common { at: 1 << 20, policy: (1 << TAG_BITS) - 1, cost };
