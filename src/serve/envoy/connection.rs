@@ -245,3 +245,34 @@ impl Presence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_client_stays_as_long_as_it_answers_pings() {
+        let (ours, theirs) = tokio::io::duplex(4 << 10);
+        let (hang, hangs) = tokio::sync::oneshot::channel::<()>();
+        tokio::spawn(async move {
+            let (sender, connection) = h2::client::handshake(theirs).await.expect("HTTP/2");
+            let mut connection = pin!(connection);
+            tokio::select! { _ = &mut connection => (), _ = hangs => () }
+            // From now on it reads nothing, and its connection stays open.
+            std::future::pending::<()>().await;
+            drop(sender);
+        });
+        let mut streams: Streams<_> = Builder::new().handshake(Unvectored(ours)).await.expect("HTTP/2");
+        let mut presence = Presence::new(QUIET, streams.ping_pong().expect("nobody took it"));
+        let mut watch = poll_fn(|cx| {
+            assert!(streams.poll_accept(cx).is_pending(), "nothing is asked");
+            presence.poll(cx)
+        });
+        assert!(tokio::time::timeout(10 * QUIET, &mut watch).await.is_err(), "it answers");
+        hang.send(()).expect("it is there");
+        let gone = tokio::time::timeout(2 * QUIET + PATIENCE, &mut watch).await;
+        gone.expect("its silence is noticed").expect("the connection is whole");
+    }
+}
