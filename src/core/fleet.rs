@@ -116,7 +116,7 @@ pub struct FleetTracker {
     began: Option<Instant>,
     /// When a node last came or went away.
     changed: Option<Instant>,
-    peers: BTreeMap<(Arc<str>, u64), Peer>,
+    peers: BTreeMap<(Arc<str>, u64), TrackedPeer>,
     /// Nodes that went away unannounced, by name, and when.
     missed: BTreeMap<Arc<str>, Instant>,
     /// For each node that went away: its incarnation, its number, and how many went before it.
@@ -126,7 +126,7 @@ pub struct FleetTracker {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct TrackedPeer {
     origin: PeerIndex,
     heard: Instant,
 }
@@ -150,7 +150,7 @@ impl FleetTracker {
                 },
                 |(_, origin, _)| origin,
             );
-            Peer { origin, heard: now }
+            TrackedPeer { origin, heard: now }
         });
         peer.origin
     }

@@ -38,7 +38,7 @@ const NO_ROOM: &str = "this daemon's clients keep as much as they may: no memory
 const KEEP: usize = 4 << 10;
 
 /// How a turn of the connection ended.
-enum Turn {
+enum TurnEnd {
     /// All replies are sent, or no more can be: close.
     Over,
     /// There is more to do, but other connections get a turn first.
@@ -122,9 +122,9 @@ impl<S: ClientStream> Connection<S> {
     pub async fn serve(mut self, state: Arc<ServerState>, worker: Arc<Worker>) {
         loop {
             match std::future::poll_fn(|cx| self.poll_turn(cx, &state, &worker)).await {
-                Turn::Yield => tokio::task::yield_now().await,
-                Turn::Over => return self.session.end(&state),
-                Turn::Http => break,
+                TurnEnd::Yield => tokio::task::yield_now().await,
+                TurnEnd::Over => return self.session.end(&state),
+                TurnEnd::Http => break,
             }
         }
         drop(worker);
@@ -132,7 +132,7 @@ impl<S: ClientStream> Connection<S> {
         super::http::serve(stream, intake.pending, pass, state).await;
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>, state: &Arc<ServerState>, worker: &Worker) -> Poll<Turn> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>, state: &Arc<ServerState>, worker: &Worker) -> Poll<TurnEnd> {
         self.pass.mailbox.listen(cx.waker(), Some(&worker.wake_list));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
@@ -141,36 +141,36 @@ impl<S: ClientStream> Connection<S> {
             self.collect_answers(state, scratch);
             let input = match self.poll_input(cx, state, scratch) {
                 Ok(input) => input,
-                Err(_) => return Poll::Ready(Turn::Over),
+                Err(_) => return Poll::Ready(TurnEnd::Over),
             };
             state.node.flush(&mut scratch.outgoing);
             if self.intake.is_http {
-                return Poll::Ready(Turn::Http);
+                return Poll::Ready(TurnEnd::Http);
             }
             if self.send(cx, &scratch.direct).is_err() {
-                return Poll::Ready(Turn::Over);
+                return Poll::Ready(TurnEnd::Over);
             }
             let waits = self.waits();
             self.account.note_held(waits);
             self.place.note(self.session.replies().waiting());
             if self.session.replies().is_ready() {
-                return Poll::Ready(Turn::Yield);
+                return Poll::Ready(TurnEnd::Yield);
             }
             let told = self.unsent.is_empty() && self.session.replies().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Input::Awaited | Input::Withheld);
             if told && ((last && !self.intake.halted) || (idle && state.admission.is_stopping())) {
-                return Poll::Ready(Turn::Over);
+                return Poll::Ready(TurnEnd::Over);
             }
             match input {
-                Input::Full => return Poll::Ready(Turn::Yield),
+                Input::Full => return Poll::Ready(TurnEnd::Yield),
                 Input::Some => {}
                 // Sending may have made room for more input. This must be checked here, because no wake-up will come:
                 // the stream took everything, so nothing waits for it to become writable.
                 Input::Withheld if self.has_room(state) => {}
                 Input::Awaited | Input::Withheld => {
                     if self.is_stalled(cx, state) || self.is_overdue(cx, state) {
-                        return Poll::Ready(Turn::Over);
+                        return Poll::Ready(TurnEnd::Over);
                     }
                     self.count_arrivals(cx, state);
                     self.shrink(scratch);

@@ -112,17 +112,17 @@ async fn respond(
         return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
     }
     let explains = head.uri.path() == "/v1/explain";
-    let mut question = Question::read(state, &parameters, explains, &caller, asker)?;
+    let mut asked = HttpCheck::read(state, &parameters, explains, &caller, asker)?;
     // One request at a time, which every connection may await.
     let mut place = state.node.crowd.place(asker);
     place.note(1);
     if explains {
-        let body = requests::explained(state, question.check).await;
+        let body = requests::explained(state, asked.check).await;
         return Ok(reply(StatusCode::OK, "application/json", body));
     }
     // HEAD must have no effect: it is answered as GET would be, but charges nothing.
-    question.check.peek |= head.method == Method::HEAD;
-    Ok(check(state, question).await)
+    asked.check.peek |= head.method == Method::HEAD;
+    Ok(check(state, asked).await)
 }
 
 /// Reads the whole body of a request, which must arrive within `patience`.
@@ -164,8 +164,8 @@ fn release(state: &ServerState, parameters: &Parameters, caller: &Caller) -> Res
     }
 }
 
-async fn check(state: &ServerState, question: Question) -> Reply {
-    let Question { check, style, deny } = question;
+async fn check(state: &ServerState, asked: HttpCheck) -> Reply {
+    let HttpCheck { check, style, deny } = asked;
     let policy = check.policy.clone();
     let result = decide_one(state, check).await;
     let mut response = if result.decision.verdict == Verdict::Deny {
@@ -180,7 +180,7 @@ async fn check(state: &ServerState, question: Question) -> Reply {
 }
 
 /// What a request asks for.
-struct Question {
+struct HttpCheck {
     check: CheckRequest,
     style: Style,
     deny: StatusCode,
@@ -216,7 +216,7 @@ fn subject<'p>(
     Ok((policy.clone(), key))
 }
 
-impl Question {
+impl HttpCheck {
     fn read(
         state: &ServerState,
         parameters: &Parameters,

@@ -18,10 +18,10 @@ const PART: u64 = 200;
 
 /// The last counts.
 #[derive(Debug, Default)]
-pub(super) struct OwnedKeys(Mutex<Option<Counted>>);
+pub(super) struct OwnedKeys(Mutex<Option<LastCounts>>);
 
 #[derive(Debug)]
-struct Counted {
+struct LastCounts {
     counts: Counts,
     fresh_until: Instant,
 }
@@ -37,7 +37,7 @@ impl OwnedKeys {
         let counts = count();
         let ended = clock();
         let took = ended.since(begun);
-        *last = Some(Counted { counts: counts.clone(), fresh_until: ended + Micros(took.0.saturating_mul(PART)) });
+        *last = Some(LastCounts { counts: counts.clone(), fresh_until: ended + Micros(took.0.saturating_mul(PART)) });
         counts
     }
 }

@@ -21,12 +21,12 @@ pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
     /// `None` when another process has bound the socket; its file is left alone.
-    bound: Option<Bound>,
+    bound: Option<SocketFile>,
 }
 
 /// The file of a socket that was bound here.
 #[derive(Debug)]
-struct Bound {
+struct SocketFile {
     /// Device and inode number.
     identity: (u64, u64),
     /// Held while the file exists.
@@ -86,7 +86,7 @@ impl Socket {
         let lock = Lock::of(path)?;
         match bind(path, &beside, mode, group) {
             Ok((listener, identity)) => {
-                let bound = Bound { identity, _lock: lock.file };
+                let bound = SocketFile { identity, _lock: lock.file };
                 Ok(Self { listener, path: path.to_owned(), bound: Some(bound) })
             }
             Err(error) => {

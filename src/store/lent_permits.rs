@@ -14,12 +14,12 @@ use crate::core::time::Timestamp;
 /// The permits of all keys.
 #[derive(Debug, Default)]
 pub(super) struct LentPermits {
-    keys: HashMap<u128, Key, Secret>,
+    keys: HashMap<u128, KeyReports, Secret>,
 }
 
 /// The reports of all nodes about one key.
 #[derive(Debug)]
-struct Key {
+struct KeyReports {
     records: BTreeMap<Box<str>, NodePermits>,
     /// When Redis forgets the key: with the lease of the latest report that was counted.
     expires: Timestamp,
@@ -43,7 +43,7 @@ impl LentPermits {
         count: u64,
         ask: &Occupy,
     ) -> Grant {
-        let key = self.keys.entry(digest).or_insert_with(|| Key { records: BTreeMap::new(), expires: now });
+        let key = self.keys.entry(digest).or_insert_with(|| KeyReports { records: BTreeMap::new(), expires: now });
         key.records.retain(|name, record| record.at > now || **name == *node);
         let own = key.records.get(node).copied();
         let others = key.records.iter().filter(|(name, record)| ***name != *node && record.permits > 0);
@@ -91,7 +91,7 @@ impl LentPermits {
         let Some(occupied) = occupied else { return drop(self.keys.remove(&digest)) };
         let record = |&[id, permits, at]: &[u64; 3]| NodePermits { id, permits, at: Timestamp(at) };
         let records = occupied.nodes.iter().map(|(node, numbers)| (node.clone(), record(numbers))).collect();
-        self.keys.insert(digest, Key { records, expires: occupied.expires });
+        self.keys.insert(digest, KeyReports { records, expires: occupied.expires });
     }
 
     /// All that is stored of a key.

@@ -9,7 +9,7 @@ use crate::core::policy::Rule;
 /// The names of the keys that were created last. Their memory is bounded: the oldest block of names is dropped first.
 #[derive(Debug)]
 pub(super) struct Names {
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<NameBlock>,
     /// How many names were ever added; the number of the latest name.
     count: u64,
     /// For each policy, the rule that a key was last seen with. Listings use it for ad hoc limits, which no
@@ -19,7 +19,7 @@ pub(super) struct Names {
 }
 
 #[derive(Debug)]
-struct Block {
+struct NameBlock {
     /// The number of the block's first name, counted from 1. The others follow without gaps.
     first: u64,
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Names {
             if self.blocks.len() == self.most {
                 self.blocks.pop_front();
             }
-            self.blocks.push_back(Block { first: self.count, bytes: Vec::with_capacity(Self::BLOCK) });
+            self.blocks.push_back(NameBlock { first: self.count, bytes: Vec::with_capacity(Self::BLOCK) });
         }
         let block = &mut self.blocks.back_mut().expect("one was just made sure of").bytes;
         block.push(index);

@@ -10,10 +10,10 @@ use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, WindowUs
 
 /// What a fleet knows of a key. A key that no peer uses needs only a pointer.
 #[derive(Debug, Default)]
-pub(super) struct PeerUsage(Option<Box<Known>>);
+pub(super) struct PeerUsage(Option<Box<FleetUsage>>);
 
 #[derive(Debug)]
-struct Known {
+struct FleetUsage {
     /// The windows of each limit; `None` after a reset or a change of limits, until the key is used again.
     windows: Option<Box<[History]>>,
     /// The store has lost the data of a present window, so peers' reports about it are binding.
@@ -25,8 +25,8 @@ struct Known {
 }
 
 impl PeerUsage {
-    fn known(&mut self) -> &mut Known {
-        let none = || Box::new(Known { windows: None, is_bound: false, recall_at: Due::AT_ONCE, recalled: None });
+    fn known(&mut self) -> &mut FleetUsage {
+        let none = || Box::new(FleetUsage { windows: None, is_bound: false, recall_at: Due::AT_ONCE, recalled: None });
         self.0.get_or_insert_with(none)
     }
 

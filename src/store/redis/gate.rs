@@ -122,7 +122,7 @@ struct Lines {
     /// Deadlines of waiting requests, and of some that have left since.
     deadlines: BinaryHeap<Deadline>,
     /// For each key with waiting requests, where they wait.
-    places: HashMap<u128, Place, Secret>,
+    places: HashMap<u128, KeyQueue, Secret>,
     /// Requests at the server that count as errands.
     errands_out: u32,
     /// Requests have been taken from a line but may not have been sent yet, so no other request may leave directly.
@@ -132,7 +132,7 @@ struct Lines {
 }
 
 /// Where the requests of one key wait, and how many they are.
-struct Place {
+struct KeyQueue {
     /// They wait in the line of errands.
     errand: bool,
     requests: u32,
@@ -363,7 +363,7 @@ impl Lines {
     /// Adds a request to a line, and returns its number there.
     fn line_up(&mut self, waiting: Waiting, errand: bool) -> u64 {
         let (asker, key) = (waiting.submission.asker, waiting.submission.key);
-        self.places.entry(key).or_insert(Place { errand, requests: 0 }).requests += 1;
+        self.places.entry(key).or_insert(KeyQueue { errand, requests: 0 }).requests += 1;
         self.line(errand).push(asker, key, waiting)
     }
 
