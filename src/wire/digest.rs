@@ -190,8 +190,8 @@ pub fn most_entries(peers: u64, tick: Micros) -> usize {
 }
 
 /// How long after a round that sent `frames` and in them `entries` the next round may send entries again, so that all
-/// rounds together stay within [`BYTES_PER_SECOND`]. It is at most one tick where the round had no more than
-/// [`most_entries`] allows, unless that was raised to [`FEWEST`].
+/// rounds together stay within `BYTES_PER_SECOND`. It is at most one tick where the round had no more than
+/// [`most_entries`] allows, unless that was raised to `FEWEST`.
 #[must_use]
 pub fn apart(frames: u64, entries: u64) -> Micros {
     let bytes = frames.saturating_mul(FRAME).saturating_add(entries.saturating_mul(ENTRY));
