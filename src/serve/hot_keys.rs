@@ -56,7 +56,7 @@ pub enum Kind {
     Denied,
 }
 
-/// What there is to note of a key that was counted: something at this place of its sketch, or [`OVER`].
+/// What there is to note of a key that was counted: something at this place of its sketch, or `OVER`.
 #[derive(Clone, Copy, Debug)]
 pub struct Note(usize);
 
