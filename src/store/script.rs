@@ -369,8 +369,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
-            // Zeros where it voids no acquire.
-            let Voided { id, need, reported, spent, answered } = voids.unwrap_or_default();
+            let Voided { id, need, reported, spent, answered } = voids.unwrap_or_default(); // zeros: it voids none
             let [amount, held, need, reported, spent] =
                 [*amount, *held, need, reported, spent].map(|tokens| tokens.min(MAX_COUNT));
             words.add_all(&[amount, *epoch, held, id, need, reported, spent, answered]);
@@ -572,8 +571,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::call::OPEN;
-    use crate::core::call::Window;
+    use crate::core::call::{OPEN, Window};
     use crate::core::policy::{OnStoreLoss, Rule};
     use crate::core::time::Instant;
 
