@@ -21,7 +21,7 @@ static TAKEN_BACK: Exemption = Exemption::new(
     "Where more is taken back than was charged, as of a check that a policy let pass, nothing counts as used: it is whole at once.",
 );
 static ENDING: Exemption = Exemption::new(
-    "the end that is told with a peer's loan near the end of a window that does not slide",
+    "the end that is told with a peer's loan near the end of a window",
     "A node that has heard the store's clock from peers only knows it to within their trips, and takes the window for over: for two timeouts, and as long as the loan lasts.",
 );
 static SHARED: Exemption = Exemption::new(
@@ -276,22 +276,20 @@ impl Truth {
         let is_denied = decision.verdict == Verdict::Deny;
         let (told, end) = (decision.reset_at.0, (now / limit.period.0 + 1) * limit.period.0);
         let shown = &key.limits[usize::from(decision.limit_index)];
+        let is_ending = |is_near: bool| is_lent && ENDING.when(is_near);
         let fits = match limit.algorithm {
-            Algorithm::Fixed => {
-                let is_ending = is_lent && ENDING.when(end - now <= doubt);
-                told == end || told == end + limit.period.0 && is_ending
-            }
+            Algorithm::Fixed => told == end || told == end + limit.period.0 && is_ending(end - now <= doubt),
             // A sliding window is whole again when this window or the previous one no longer weighs.
             Algorithm::Sliding => {
                 let is_late = is_denied && moment.at > request.asked + self.timeout;
                 let is_empty = TAKEN_BACK.when(now < key.taken_back) || LATE.when(is_late);
                 let is_empty = is_empty && told.abs_diff(now) <= doubt;
-                told == end || told == end + limit.period.0 || is_empty
+                let is_next = || told == end + 2 * limit.period.0 && is_ending(end - now <= doubt);
+                told == end || told == end + limit.period.0 || is_empty || is_next()
             }
             Algorithm::FixedFromFirst => {
                 let is_over = told.abs_diff(now).max(shown.nearest(now)) <= doubt;
-                let is_ending = is_lent && ENDING.when(is_over);
-                shown.opened.iter().any(|(at, _)| *at == told) || is_denied || is_ending
+                shown.opened.iter().any(|(at, _)| *at == told) || is_denied || is_ending(is_over)
             }
             _ => BUCKETS.when(true),
         };
