@@ -187,7 +187,7 @@ fn keys_that_are_asked_for_at_once_are_answered_as_one_by_one() {
                 let alone: Value =
                     evalsha::command(&asked("alone"), call, false).query(&mut connection).expect("an answer");
                 let alone = evalsha::grant(call, &alone).expect("a grant");
-                let told = script::told(&told, calls.len(), place).expect("seven numbers for each key");
+                let told = script::answer_at(&told, calls.len(), place).expect("seven numbers for each key");
                 let told = script::grant(call, &told).expect("a grant");
                 assert_eq!(told, alone, "batch {batch:#x}, key {place}: {call:?}");
                 let [there, here] =
@@ -255,7 +255,7 @@ fn an_error_is_of_its_key_alone() {
         let used = state(&mut connection, &script::key("joined", call.digest)).0.len();
         match reply {
             Value::BulkString(told) => {
-                let told = script::told_alone(told).expect("seven numbers");
+                let told = script::answer_alone(told).expect("seven numbers");
                 assert_eq!((script::grant(call, &told).expect("a grant").granted, used), (1, 4));
             }
             _ => assert_eq!(used, 0, "nothing was done"),
@@ -559,7 +559,7 @@ fn another_answer_or_other_remains_of_any_part_of_a_command_are_noticed() {
     let objections = |keyspace: &Keyspace, told: &[Vec<u8>], more: i64, is_gone: bool| {
         let found = found(&Keyspace::default(), NOW, &words);
         let each = found.into_iter().zip(told).map(|((found, key), told)| {
-            let mut numbers = script::told_alone(told).expect("seven numbers");
+            let mut numbers = script::answer_alone(told).expect("seven numbers");
             numbers[0] += more;
             let after = keyspace.look(&key, NOW).filter(|_| !is_gone);
             u64::from(objection(found, after, &numbers, NOW).is_some())

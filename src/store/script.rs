@@ -1,10 +1,9 @@
-//! The scripts of `lua/`: their texts and hashes, the arguments of a call, and the grant that a reply says.
+//! The scripts of `lua/`: their texts, the arguments of a call, and the grant that a reply describes.
 //!
-//! What the scripts share stands before and behind each of them; what is hashed and loaded is the whole, once as it is for
-//! one limit, which most policies have, and once for several. Numbers are
-//! clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by
-//! `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves; knows
-//! no connection.
+//! The text of each script begins and ends with files that all of them share, and is written in several forms: for one
+//! limit, which most policies have, for several, and for one limit of each kind of which tokens are set aside. Numbers
+//! are clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by `redis.rs`, which
+//! sends the commands, and by the simulations, which run the scripts themselves; knows no connection.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -29,35 +28,35 @@ pub struct Script {
     pub text: &'static str,
 }
 
-/// A script as its files say it, for one limit and for several: [`written`] makes the text of either.
+/// A script as its files have it. [`written`] makes its text in each [`Form`].
 #[derive(Debug)]
 struct Source {
-    /// That of its file, which is also the name of the script for several limits.
+    /// The name of its file, and of the script for several limits.
     name: &'static str,
     /// The name of the script for one limit.
     name_of_one: &'static str,
-    /// The name of that for a fixed one of which tokens are set aside.
+    /// The name of the script for one fixed limit of which tokens are set aside.
     name_entitled: &'static str,
-    /// The name of that for a sliding one of which it is so.
+    /// The same for one sliding limit.
     name_sliding: &'static str,
-    /// The name of that for a bucket of which it is so.
+    /// The same for one bucket.
     name_bucket: &'static str,
-    /// What its files say.
+    /// Its files, one behind the other.
     text: &'static str,
 }
 
-/// How many limits a text is for.
+/// What a text is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// One limit.
     One,
     /// One fixed limit, of which tokens are set aside for nodes that may lose the store.
     Entitled,
-    /// One sliding limit of which it is so.
+    /// The same for one sliding limit.
     Sliding,
-    /// One bucket of which it is so.
+    /// The same for one bucket.
     Bucket,
-    /// One limit, of which nothing is set aside, and several keys.
+    /// One limit of which nothing is set aside, and several keys in one call.
     Many,
     Several,
 }
@@ -89,7 +88,7 @@ static SOURCES: [Source; 5] = [
     source!("reset", "" 0, "" 0, ["lib", "entitled", "silent", "reset", "tail"]),
 ];
 
-/// Slots are another matter: it shares nothing.
+/// Permits of concurrent limits. It shares no file with the others.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
@@ -104,7 +103,7 @@ fn each(form: Form) -> [Script; 5] {
 }
 
 fn one_of(source: &Source, form: Form) -> Script {
-    // Made once, and there for as long as the process.
+    // A script is made once and used until the process ends.
     Script { name: source.name_in(form), text: Box::leak(written(source.text, form).into_boxed_str()) }
 }
 
@@ -121,11 +120,11 @@ impl Source {
     }
 }
 
-/// The text for one limit or for several.
+/// The text in one form.
 ///
-/// What stands between `--<one`, `--<several` and `-->` is of one of them (`lua/lib.lua` has all such heads). Of a limit the files speak as of a table in a
-/// loop; where there is but one, its fields are local variables, which the interpreter reaches five times as quickly,
-/// and no loop is needed. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
+/// Lines between `--<one`, `--<several` and the like and `-->` are of that form alone (`lua/lib.lua` lists these heads). The files
+/// handle limits as tables in a loop; in a form for one limit its fields become local variables, which the interpreter reaches
+/// five times as quickly, and the loop goes. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
 /// `--=NAME VALUES` behind it: a function would be made anew in every call, with a cell for each variable that it uses.
 fn written(source: &str, form: Form) -> String {
     let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
@@ -160,7 +159,7 @@ fn written(source: &str, form: Form) -> String {
     words.iter().fold(text, |text, (of_each, of_one)| text.replace(of_each, of_one))
 }
 
-/// What the lines of a file that are read belong to.
+/// Where the lines belong that are being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
@@ -196,7 +195,7 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
         return;
     };
     let (name, values) = used.split_once(' ').unwrap_or((used, ""));
-    // One that there is not makes the script no Lua, which every test that runs it says.
+    // A block that does not exist makes the text invalid Lua, so that every test which runs it fails.
     let Some(block) = blocks.iter().find(|block| block.name == name) else {
         return text.extend(["no block ", name, "\n"]);
     };
@@ -225,13 +224,13 @@ pub fn many() -> &'static Script {
     &OF_MANY
 }
 
-/// What the files say of each script. Slots have one that is taken as it is.
+/// Each script as its files have it; that of concurrent limits has one form.
 #[must_use]
 pub fn sources() -> [(&'static str, &'static str); 6] {
     std::array::from_fn(|place| SOURCES.get(place).map_or((OCCUPY.name, OCCUPY.text), |of| (of.name, of.text)))
 }
 
-/// The names and texts of [`all`], with what their files say changed by `edit`.
+/// The names and texts of [`all`], made from files that `edit` has changed.
 #[must_use]
 pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
     let mut texts = vec![(OCCUPY.name, edit(OCCUPY.text))];
@@ -324,8 +323,8 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     [prefix, ":{", tag, "}"].concat()
 }
 
-/// Under this name a node's records stand in the hashes of its keys: its own, or of a longer one eleven letters made from its
-/// digest, because each byte of it stands in each key that the node has leased.
+/// The name under which a node's records stand in the hashes of its keys. Redis stores it with each key that the node has leased, so
+/// of a longer name it is eleven letters made from the name's digest.
 #[must_use]
 pub fn name_in_keys(node: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -336,7 +335,7 @@ pub fn name_in_keys(node: &str) -> String {
     (0..LONGEST_NAME).map(|place| char::from(LETTERS[(digest >> (6 * place) & 63) as usize])).collect()
 }
 
-/// Letters of a node's name in its keys: those of 66 bits, of which no two nodes of a fleet have the same.
+/// Most letters of that name. Eleven have 66 bits, which no two nodes of a fleet have in common.
 const LONGEST_NAME: usize = 11;
 
 /// The 32 hexadecimal digits of a digest. They choose the key's slot in a cluster.
@@ -394,18 +393,18 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
 }
 
-/// Bytes of a limit's argument that say what the limit is. What stands behind them is of the call.
+/// Bytes of a limit's argument that say what the limit is. Those behind them belong to the call.
 pub const OF_LIMIT: usize = 1 + 3 * WIDTH;
 
-/// What an argument says of its call beside what the limit is: nothing, where all of that is 0.
+/// The bytes of a limit's argument that belong to the call; none where all of them are 0.
 #[must_use]
 pub fn of_call(limit: &[u8]) -> &[u8] {
     let of_call = limit.get(OF_LIMIT..).unwrap_or_default();
     if of_call.iter().all(|byte| *byte == 0) { &[] } else { of_call }
 }
 
-/// The ARGV of several calls of one node at once: the node, what the limit is, and what each says for itself. `None`: they
-/// do not say the same of their limit.
+/// The ARGV of several calls of one node at once: the node, the limit, and the numbers of each call. `None` where their limits
+/// differ.
 #[must_use]
 pub fn arguments_of_many<'a>(caller: &Caller<'_>, calls: impl Iterator<Item = &'a Call>) -> Option<Vec<Vec<u8>>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
@@ -424,22 +423,22 @@ pub fn arguments_of_many<'a>(caller: &Caller<'_>, calls: impl Iterator<Item = &'
 }
 
 /// Integers of an answer about one key to [`Script::of_many`].
-const TOLD: usize = HEAD + 3;
+const OF_KEY: usize = HEAD + 3;
 
 /// The answer about one of `count` keys, the one at `place`, in what [`Script::of_many`] has answered: integers as
 /// [`grant`] reads them.
 #[must_use]
-pub fn told(answer: &[u8], count: usize, place: usize) -> Option<[i64; TOLD]> {
-    if answer.len() != count * TOLD * WIDTH {
+pub fn answer_at(answer: &[u8], count: usize, place: usize) -> Option<[i64; OF_KEY]> {
+    if answer.len() != count * OF_KEY * WIDTH {
         return None;
     }
-    answer.chunks_exact(TOLD * WIDTH).nth(place).and_then(told_alone)
+    answer.chunks_exact(OF_KEY * WIDTH).nth(place).and_then(answer_alone)
 }
 
-/// The same of what stands alone, because another key had an error.
+/// The same where the answer about each key comes by itself, because there was an error about one of them.
 #[must_use]
-pub fn told_alone(answer: &[u8]) -> Option<[i64; TOLD]> {
-    if answer.len() != TOLD * WIDTH {
+pub fn answer_alone(answer: &[u8]) -> Option<[i64; OF_KEY]> {
+    if answer.len() != OF_KEY * WIDTH {
         return None;
     }
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));

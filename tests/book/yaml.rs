@@ -11,7 +11,7 @@ use rationd::config::{Config, DEFAULT_FILE, Sources, load};
 use saphyr_parser::{Event, Parser};
 
 use super::{pages, root};
-use crate::support::process::Daemon;
+use crate::support::process::{Daemon, without_settings};
 use crate::support::web;
 
 /// The socket of a host's daemon, which deploy/systemd and the pages name.
@@ -106,7 +106,9 @@ fn run(command: &str, names: &[(&str, &Path)]) -> Output {
     let words = words.map(|word| {
         names.iter().find(|(name, _)| *name == word).map_or(OsStr::new(word), |(_, path)| path.as_os_str())
     });
-    let output = Command::new(env!("CARGO_BIN_EXE_rationd")).args(words).output();
+    let mut rationd = Command::new(env!("CARGO_BIN_EXE_rationd"));
+    without_settings(&mut rationd);
+    let output = rationd.args(words).output();
     output.unwrap_or_else(|error| panic!("{command}: {error}"))
 }
 

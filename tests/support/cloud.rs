@@ -527,7 +527,7 @@ impl Servers {
             Ok(each) => {
                 let keyspace = &self.servers[index].keyspace;
                 for ((found, key), told) in found.into_iter().zip(&each) {
-                    let numbers = script::told_alone(told).expect("seven numbers");
+                    let numbers = script::answer_alone(told).expect("seven numbers");
                     self.objections.extend(opinion::objection(found, keyspace.look(&key, now), &numbers, now));
                 }
                 each.concat()

@@ -65,7 +65,7 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
 }
 
 /// The `EVALSHA` command of several calls of one node at once; `None`: they do not say the same of their limit. Its answer is
-/// read by [`script::told`].
+/// read by [`script::answer_at`].
 #[must_use]
 pub fn command_of_many(caller: &Caller<'_>, calls: &[Call]) -> Option<Cmd> {
     let script = Script::of_many(calls.first()?)?;

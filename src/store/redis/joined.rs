@@ -114,7 +114,7 @@ impl Answers {
     /// What a reply says to `count` calls.
     pub(super) fn read(reply: Reply<'_>, count: usize) -> Self {
         match reply.into_value() {
-            Value::BulkString(bytes) if script::told(&bytes, count, 0).is_some() => Self::Each(bytes),
+            Value::BulkString(bytes) if script::answer_at(&bytes, count, 0).is_some() => Self::Each(bytes),
             Value::Array(items) if items.len() == count => Self::Some(items),
             value => Self::All(value),
         }
@@ -123,9 +123,9 @@ impl Answers {
     /// Passes on what it says to the call at `place` of `count`.
     pub(super) fn with<T>(&self, count: usize, place: usize, use_it: impl FnOnce(Reply<'_>) -> T) -> T {
         let integers = match self {
-            Self::Each(bytes) => script::told(bytes, count, place),
+            Self::Each(bytes) => script::answer_at(bytes, count, place),
             Self::Some(items) => match &items[place] {
-                Value::BulkString(bytes) => script::told_alone(bytes),
+                Value::BulkString(bytes) => script::answer_alone(bytes),
                 _ => None,
             },
             Self::All(_) => None,

@@ -374,13 +374,13 @@ mod tests {
         });
         let words: Vec<_> = words.collect();
         let reply = twin.answer(now, &words);
-        let Ok(redis::Value::BulkString(told)) = redis::parse_redis_value(&reply) else { panic!("{reply:?}") };
+        let Ok(redis::Value::BulkString(answer)) = redis::parse_redis_value(&reply) else { panic!("{reply:?}") };
         for (place, call) in calls.iter().enumerate() {
             let wanted = counters.call(now, "n1", call).expect("there is room");
             let (node, read) = &Twin::calls(&words).expect("it is ours")[place];
             assert_eq!((&**node, read.id, read.digest, &read.op), ("n1", call.id, call.digest, &call.op));
-            let told = script::told(&told, calls.len(), place).expect("seven numbers");
-            assert_eq!(script::grant(call, &told).expect("a grant"), Grant { confirmed: true, ..wanted });
+            let numbers = script::answer_at(&answer, calls.len(), place).expect("seven numbers");
+            assert_eq!(script::grant(call, &numbers).expect("a grant"), Grant { confirmed: true, ..wanted });
         }
     }
 

@@ -85,7 +85,7 @@ impl World<'_> {
         for ((part, look), told) in parts.iter().zip(looks).zip(told) {
             let (key, call) = (part.key, &part.call);
             let unread = |bytes: &[u8]| format!("it answered {bytes:?}");
-            let numbers = told.and_then(|bytes| script::told_alone(&bytes).ok_or_else(|| unread(&bytes)));
+            let numbers = told.and_then(|bytes| script::answer_alone(&bytes).ok_or_else(|| unread(&bytes)));
             let grant = numbers.and_then(|numbers| script::grant(call, &numbers).map_err(|bad| bad.to_string()));
             let ran = &look.after(&keyspace);
             self.see(&Seen::Repeated { now, key, call, grant: grant.as_ref(), ran });
