@@ -107,39 +107,47 @@ where
     A: Fn(Request<RecvStream>) -> F,
     F: Future<Output = Result<Answer, Status>> + Send + 'static,
 {
-    /// Accepts, answers and writes until nothing more has come; ready when the connection has ended.
+    /// Accepts and answers what has come, and writes the answers; ready when the connection has ended. What comes meanwhile has to wait
+    /// for the thread's next turn, because a client that asks without a pause must not keep the others from theirs.
     fn poll(&mut self, cx: &mut Context<'_>, pass: &ConnectionGuard) -> Poll<Result<(), Error>> {
         if !self.leaves && pass.is_to_leave(cx) {
             self.leaves = true;
             self.streams.graceful_shutdown();
         }
-        loop {
-            let is_over = loop {
-                match self.streams.poll_accept(cx) {
-                    Poll::Ready(Some(accepted)) => self.accepted.push(accepted?),
-                    Poll::Ready(None) => break true,
-                    Poll::Pending => break false,
-                }
-            };
-            if is_over {
+        if self.accept(cx)?.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(presence) = &mut self.presence {
+            presence.is_heard |= !self.accepted.is_empty();
+            if presence.poll(cx)?.is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            if let Some(presence) = &mut self.presence {
-                presence.is_heard |= !self.accepted.is_empty();
-                if presence.poll(cx)?.is_ready() {
-                    return Poll::Ready(Ok(()));
-                }
-            }
-            if self.accepted.is_empty() {
-                return Poll::Pending;
-            }
-            for (request, mut respond) in self.accepted.drain(..) {
-                match self.answering.begin(cx, (self.answer)(request)) {
-                    Poll::Ready(answer) => send(&mut respond, answer),
-                    Poll::Pending => self.answering.take().go_on(respond),
-                }
+        }
+        if self.accepted.is_empty() {
+            return Poll::Pending;
+        }
+        for (request, mut respond) in self.accepted.drain(..) {
+            match self.answering.begin(cx, (self.answer)(request)) {
+                Poll::Ready(answer) => send(&mut respond, answer),
+                Poll::Pending => self.answering.take().go_on(respond),
             }
         }
+        // To accept is also what writes.
+        if self.accept(cx)?.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if !self.accepted.is_empty() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Accepts all requests that have come; ready when no more will.
+    fn accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        while let Some(accepted) = ready!(self.streams.poll_accept(cx)) {
+            self.accepted.push(accepted?);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
