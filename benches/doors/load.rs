@@ -30,8 +30,8 @@ pub(crate) const KEYS: usize = 1_000;
 pub(crate) enum Kind {
     /// Envoy's Rate Limit Service, on so many streams of each connection at a time.
     Rls(usize),
-    /// Our `/v1/check` of a policy.
-    Check(&'static str),
+    /// Our `/v1/check` with this method, of a policy, and what its answer has to say.
+    Check(&'static str, &'static str, &'static str),
     /// throttlecrab's `/throttle` with burst and count, and what its answer has to say.
     Throttle(u64, &'static str),
 }
@@ -40,8 +40,17 @@ impl Kind {
     fn words(self) -> [String; 3] {
         match self {
             Self::Rls(streams) => ["rls".into(), streams.to_string(), String::new()],
-            Self::Check(policy) => ["check".into(), policy.into(), String::new()],
+            Self::Check(method, policy, says) => [method.into(), policy.into(), says.into()],
             Self::Throttle(count, says) => ["throttle".into(), count.to_string(), says.into()],
+        }
+    }
+
+    /// The same, whatever the answer says.
+    pub(crate) fn anyhow(self) -> Self {
+        match self {
+            Self::Rls(streams) => Self::Rls(streams),
+            Self::Check(method, policy, _) => Self::Check(method, policy, ""),
+            Self::Throttle(count, _) => Self::Throttle(count, ""),
         }
     }
 }
@@ -67,7 +76,7 @@ pub(crate) fn serve(arguments: &[String]) -> Option<Result<(), Box<dyn Error>>> 
             let of = |text: &dyn Fn(usize) -> Vec<u8>| (0..KEYS).map(|key| text((key + number * 20) % KEYS)).collect();
             Ok(match kind.as_str() {
                 "rls" => Speaker::h2(of(&message), first.parse()?),
-                "check" => Speaker::h1(of(&|key| check(first, key)), if first == "denied" { "429" } else { "200" }),
+                "GET" | "POST" => Speaker::h1(of(&|key| check(kind, first, key)), second),
                 _ => {
                     let count = first.parse()?;
                     Speaker::h1(of(&|key| throttle(count, key)), second)
@@ -279,9 +288,11 @@ fn message(key: usize) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..], &message].concat()
 }
 
-fn check(policy: &str, key: usize) -> Vec<u8> {
-    format!("POST /v1/check?policy={policy}&key=user-{key} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
-        .into_bytes()
+fn check(method: &str, policy: &str, key: usize) -> Vec<u8> {
+    format!(
+        "{method} /v1/check?policy={policy}&key=user-{key} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    )
+    .into_bytes()
 }
 
 fn throttle(count: u64, key: usize) -> Vec<u8> {
