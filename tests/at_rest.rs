@@ -18,12 +18,16 @@ const SPAN: Duration = Duration::from_secs(10);
 /// The goal is ten a second. On a busy machine a thread wakes up a little more often, as what comes together else comes apart.
 const MOST: u64 = 13;
 
+/// Who writes files has nothing to write, either.
+const FILES: &str = "[record]\nfile = \"arrivals\"\n[denials]\nfile = \"denials\"\n";
+
 #[test]
 fn a_fleet_that_has_nothing_to_do_wakes_up_seldom() {
     let (redis, issuer) = (Server::plain(), Issuer::new("prod"));
     let (mut seeds, mut daemons) = (String::new(), Vec::new());
     for name in ["a", "b", "c"] {
-        let rest = format!("[store]\nurl = \"redis://127.0.0.1:{}\"\n[policy.api]\nlimits = [\"99/1m\"]\n", redis.port);
+        let rest =
+            format!("[store]\nurl = \"redis://127.0.0.1:{}\"\n{FILES}[policy.api]\nlimits = [\"99/1m\"]\n", redis.port);
         daemons.push(Daemon::start(&format!("{}{seeds}\n{rest}", issuer.node(name))));
         seeds = format!("seeds = [{:?}]\n", daemons[0].fleet_address());
     }

@@ -203,6 +203,17 @@ fn what_is_no_recording_of_this_configuration_is_refused() {
     assert!(String::from_utf8_lossy(&alien.stderr).contains("no file of arrivals"), "{alien:?}");
 }
 
+/// What came last is still on its way to the file when the daemon is asked to end.
+#[test]
+fn a_daemon_that_ends_in_order_has_recorded_all() {
+    let mut daemon = Daemon::start(&config("", FIVE));
+    check(&daemon, "api", 1, &["a"]);
+    wait_for(&daemon, 1);
+    check(&daemon, "other", 30, &["a", "b"]);
+    assert!(daemon.terminate().success());
+    assert_eq!(file::read(&recorded(&daemon)).expect("arrivals").arrivals.len(), 61);
+}
+
 /// A daemon does not write over what it has not written.
 #[test]
 fn another_file_is_left_alone() {

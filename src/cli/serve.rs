@@ -15,7 +15,7 @@ use super::denials_file::DenialsFile;
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::own_thread::OwnThread;
-use super::record_file::RecordFile;
+use super::record_file::{RecordFile, Recorder};
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
@@ -43,8 +43,9 @@ const DRAIN: Duration = Duration::from_millis(1_750);
 /// Longest time for tasks that still run then, and for the last lines of the log, which may have no reader.
 const ENDING: Duration = Duration::from_millis(50);
 const LAST_LINES: Duration = Duration::from_millis(100);
-/// Time for the last lines about denials if leaving has used all of [`DRAIN`]; otherwise they have what is left of it.
-const LAST_DENIALS: Duration = Duration::from_millis(40);
+/// Time for the last lines about denials and the last arrivals if leaving has used all of [`DRAIN`]; otherwise they have what is
+/// left of it.
+const LAST_OF_FILES: Duration = Duration::from_millis(40);
 /// Longest wait for the store before sockets are opened. A check before the first contact would be decided as in an
 /// outage.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
@@ -109,11 +110,15 @@ async fn serve(
     let clock = Clock::start();
     let asked = clock.now();
     let in_order = leave(up.daemon, &mut signals).await;
-    if let Some(denials) = up.denials.filter(|_| in_order) {
+    if in_order && (up.denials.is_some() || up.recorder.is_some()) {
         let took = Duration::from_micros(clock.now().since(asked).0);
-        let most = DRAIN.saturating_sub(took).max(LAST_DENIALS);
+        let most = DRAIN.saturating_sub(took).max(LAST_OF_FILES);
+        let flush = move || {
+            up.recorder.inspect(|recorder| recorder.flush(most / 2));
+            up.denials.inspect(|denials| denials.flush(most / 2));
+        };
         tokio::select! {
-            _ = tokio::task::spawn_blocking(move || denials.flush(most)) => {}
+            _ = tokio::task::spawn_blocking(flush) => {}
             () = signals.end() => {}
         }
     }
@@ -125,6 +130,7 @@ struct Up {
     daemon: Daemon,
     facts: Arc<DaemonFacts>,
     denials: Option<DenialsFile>,
+    recorder: Option<Recorder>,
 }
 
 async fn bring_up(
@@ -158,10 +164,7 @@ async fn bring_up(
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0), options.top);
     }
     let denials = write_denials(&config, &daemon)?;
-    if let Some(path) = config.record.file.clone() {
-        let file = RecordFile { path, size: config.record.size, keys: config.record.keys };
-        file.start(daemon.state().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
-    }
+    let recorder = record(&config, &daemon)?;
     let facts = Arc::new(DaemonFacts {
         state: daemon.state().clone(),
         shared,
@@ -193,7 +196,7 @@ async fn bring_up(
         "listening on {}",
         daemon.socket().display()
     );
-    Ok(Up { daemon, facts, denials })
+    Ok(Up { daemon, facts, denials, recorder })
 }
 
 fn start(
@@ -267,6 +270,14 @@ fn socket_advice(path: &Path, error: &std::io::Error) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// Begins to record arrivals, where that is wanted.
+fn record(config: &Config, daemon: &Daemon) -> anyhow::Result<Option<Recorder>> {
+    let Some(path) = config.record.file.clone() else { return Ok(None) };
+    let file = RecordFile { path, size: config.record.size, keys: config.record.keys };
+    let recorder = file.start(daemon.state().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
+    Ok(Some(recorder))
 }
 
 /// Begins to write lines about denials, where they are wanted.

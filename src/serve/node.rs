@@ -480,17 +480,15 @@ impl Node {
         self.cells.iter().for_each(|cell| cell.lock().watched.denied.take(into));
     }
 
-    /// Records arrivals from now on, for [`Self::take_arrived`].
+    /// Records arrivals from now on, into [`Self::recording`].
     pub fn record(&self, with_keys: bool) {
         // Once set, it stays as it is: the file is opened once.
         let _ = self.recording.set(Recording::new(with_keys));
     }
 
-    /// Hands what was recorded since the last call to `act`, list by list. `arrived` is empty before and after.
-    pub fn take_arrived(&self, arrived: &mut Arrived, act: impl FnMut(&Arrived)) {
-        if let Some(recording) = self.recording.get() {
-            recording.take(arrived, act);
-        }
+    /// The arrivals that were recorded, once [`Self::record`] was called.
+    pub fn recording(&self) -> Option<&Recording> {
+        self.recording.get()
     }
 
     /// The keys that all shards have seen often of late; a key may come up twice.
