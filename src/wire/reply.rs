@@ -47,7 +47,7 @@ impl<'a> Writer<'a> {
     /// `:value`.
     pub fn integer(&mut self, value: i64) {
         match value {
-            -1 => self.out.extend_from_slice(b":-1\r\n"),
+            -1 => self.out.extend_from_slice(NONE),
             _ => self.number(b':', value),
         }
     }
@@ -127,30 +127,27 @@ impl<'a> Writer<'a> {
 
     /// The ten fields without the array's header, for a caller that adds further fields.
     pub fn ten(&mut self, decision: &Decision, rule: Option<&Rule>) {
-        self.five(decision);
+        let mut text = Backwards::<TEN>::new();
+        text.bulk(|text| text.push(decision.source.as_str().as_bytes()));
+        text.bulk(|text| {
+            if let Some(limit) = rule.and_then(|rule| rule.limits.get(usize::from(decision.limit_index))) {
+                text.limit(limit);
+            }
+        });
+        text.bulk(|text| text.push(decision.reason.as_str().as_bytes()));
+        text.count(decision.reset_at.as_millis_ceil());
         match decision.retry_after {
-            Some(wait) => self.count(wait.as_millis_ceil()),
-            None => self.integer(-1),
+            Some(wait) => text.count(wait.as_millis_ceil()),
+            None => text.push(NONE),
         }
-        self.count(decision.reset_at.as_millis_ceil());
-        self.bulk(decision.reason.as_str().as_bytes());
-        let mut name = Name::new();
-        if let Some(limit) = rule.and_then(|rule| rule.limits.get(usize::from(decision.limit_index))) {
-            name.limit(limit);
-        }
-        self.bulk(name.as_bytes());
-        self.bulk(decision.source.as_str().as_bytes());
+        text.five(decision);
+        self.out.extend_from_slice(text.as_bytes());
     }
 
     fn five(&mut self, decision: &Decision) {
-        self.integer(i64::from(decision.verdict == Verdict::Deny));
-        self.count(decision.limit);
-        self.count(decision.remaining.min(decision.limit));
-        match (decision.verdict, decision.retry_after) {
-            (Verdict::Deny, Some(wait)) => self.count(wait.as_secs_ceil().max(1)),
-            _ => self.integer(-1),
-        }
-        self.count(decision.reset_after.as_secs_ceil());
+        let mut text = Backwards::<FIVE>::new();
+        text.five(decision);
+        self.out.extend_from_slice(text.as_bytes());
     }
 
     fn header(&mut self, kind: u8, len: usize) {
@@ -162,7 +159,9 @@ impl<'a> Writer<'a> {
         if (0..10).contains(&value) {
             return self.out.extend_from_slice(&[kind, b'0' + value as u8, b'\r', b'\n']);
         }
-        self.out.extend_from_slice(Digits::default().line(kind, value));
+        let mut line = Backwards::<LINE>::new();
+        line.line(kind, value);
+        self.out.extend_from_slice(line.as_bytes());
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
@@ -176,9 +175,20 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Room for a line with any 64-bit integer: its kind, a sign, the decimal digits and a CRLF.
-#[derive(Debug, Default)]
-struct Digits([u8; 23]);
+/// The integer that stands for none.
+const NONE: &[u8] = b":-1\r\n";
+
+/// Most bytes of a line with any 64-bit integer: its kind, a sign, the decimal digits and a CRLF.
+const LINE: usize = 23;
+
+/// Most bytes of redis-cell's five integers.
+const FIVE: usize = 5 * LINE;
+
+/// Most bytes of a limit's name: two numbers with a slash between them, a unit, and the burst or the algorithm.
+const NAME: usize = 20 + 1 + 20 + 2 + 27;
+
+/// Most bytes of the ten fields: seven integers, and three texts with their lengths. Reasons and sources have 16 bytes at most.
+const TEN: usize = 7 * LINE + (NAME + 7) + 2 * (16 + 7);
 
 /// The digits of all numbers below 100, two each: a division gives two of them.
 const PAIRS: [[u8; 2]; 100] = {
@@ -191,68 +201,93 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-impl Digits {
-    /// The number alone.
-    fn write(&mut self, value: i64) -> &[u8] {
-        let from = self.end_at(self.0.len(), value);
-        &self.0[from..]
-    }
-
-    /// The number as a line of this kind.
-    fn line(&mut self, kind: u8, value: i64) -> &[u8] {
-        let end = self.0.len() - 2;
-        self.0[end..].copy_from_slice(b"\r\n");
-        let from = self.end_at(end, value) - 1;
-        self.0[from] = kind;
-        &self.0[from..]
-    }
-
-    /// Writes the number so that it ends at `at`, and returns where it begins.
-    fn end_at(&mut self, mut at: usize, value: i64) -> usize {
-        let mut rest = value.unsigned_abs();
-        while rest >= 10 {
-            at -= 2;
-            self.0[at..at + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
-            rest /= 100;
-        }
-        // The loop writes two digits at a time: one is left of an odd number of digits, and 0 is a single digit.
-        if rest > 0 || value == 0 {
-            at -= 1;
-            self.0[at] = b'0' + rest as u8; // one digit
-        }
-        if value < 0 {
-            at -= 1;
-            self.0[at] = b'-';
-        }
-        at
-    }
-}
-
-/// A limit's name on the stack, in the form that `Limit` displays and the configuration uses.
+/// Text on the stack that is written from its end to its beginning. Divisions yield a number's digits in that order, and the length of a
+/// bulk string, which stands before it, is known when it has been written.
 #[derive(Debug)]
-struct Name {
-    bytes: [u8; 80],
-    len: usize,
+struct Backwards<const ROOM: usize> {
+    bytes: [u8; ROOM],
+    /// Where the text begins.
+    from: usize,
 }
 
-impl Name {
+impl<const ROOM: usize> Backwards<ROOM> {
     fn new() -> Self {
-        Self { bytes: [0; 80], len: 0 }
+        Self { bytes: [0; ROOM], from: ROOM }
     }
 
     fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.bytes[self.from..]
     }
 
+    #[inline]
     fn push(&mut self, text: &[u8]) {
-        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
-        self.len += text.len();
+        let end = self.from;
+        self.from -= text.len();
+        self.bytes[self.from..end].copy_from_slice(text);
     }
 
-    fn number(&mut self, value: u64) {
-        self.push(Digits::default().write(i64::try_from(value).unwrap_or(i64::MAX)));
+    #[inline]
+    fn put<const N: usize>(&mut self, text: [u8; N]) {
+        self.push(&text);
     }
 
+    /// The digits of a number.
+    #[inline]
+    fn number(&mut self, mut value: u64) {
+        while value >= 100 {
+            self.put(PAIRS[(value % 100) as usize]);
+            value /= 100;
+        }
+        if value < 10 {
+            self.put([b'0' + value as u8]);
+        } else {
+            self.put(PAIRS[value as usize]);
+        }
+    }
+
+    /// A line that is a number.
+    #[inline]
+    fn line(&mut self, kind: u8, value: i64) {
+        if (0..10).contains(&value) {
+            return self.put([kind, b'0' + value as u8, b'\r', b'\n']);
+        }
+        self.put(*b"\r\n");
+        self.number(value.unsigned_abs());
+        if value < 0 {
+            self.put(*b"-");
+        }
+        self.put([kind]);
+    }
+
+    /// `:value` of a count, limited to the largest integer of RESP.
+    #[inline]
+    fn count(&mut self, value: u64) {
+        self.line(b':', i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    /// `$n bytes`, where `write` writes the bytes.
+    #[inline]
+    fn bulk(&mut self, write: impl FnOnce(&mut Self)) {
+        self.put(*b"\r\n");
+        let end = self.from;
+        write(self);
+        self.line(b'$', (end - self.from) as i64); // at most `ROOM`
+    }
+
+    /// redis-cell's five integers.
+    #[inline]
+    fn five(&mut self, decision: &Decision) {
+        self.count(decision.reset_after.as_secs_ceil());
+        match (decision.verdict, decision.retry_after) {
+            (Verdict::Deny, Some(wait)) => self.count(wait.as_secs_ceil().max(1)),
+            _ => self.push(NONE),
+        }
+        self.count(decision.remaining.min(decision.limit));
+        self.count(decision.limit);
+        self.line(b':', i64::from(decision.verdict == Verdict::Deny));
+    }
+
+    /// A limit's name, in the form that `Limit` displays and the configuration uses.
     fn limit(&mut self, limit: &Limit) {
         const UNITS: [(u64, &[u8]); 6] = [
             (86_400_000_000, b"d"),
@@ -262,24 +297,24 @@ impl Name {
             (1_000, b"ms"),
             (1, b"us"),
         ];
-        self.number(limit.count);
-        self.push(b"/");
-        let period = limit.period.0;
-        let unit = UNITS.iter().find(|(scale, _)| period >= *scale && period.is_multiple_of(*scale));
-        let (scale, unit) = unit.unwrap_or(&UNITS[5]);
-        self.number(period / scale);
-        self.push(unit);
         match limit.algorithm {
             Algorithm::Gcra if limit.burst == limit.count => {}
             Algorithm::Gcra => {
-                self.push(b" burst ");
                 self.number(limit.burst);
+                self.push(b" burst ");
             }
             Algorithm::Fixed => self.push(b" fixed"),
             Algorithm::FixedFromFirst => self.push(b" fixed from-first"),
             Algorithm::Sliding => self.push(b" sliding"),
             Algorithm::Concurrent => self.push(b" concurrent"),
         }
+        let period = limit.period.0;
+        let unit = UNITS.iter().find(|(scale, _)| period >= *scale && period.is_multiple_of(*scale));
+        let (scale, unit) = unit.unwrap_or(&UNITS[5]);
+        self.push(unit);
+        self.number(period / scale);
+        self.put(*b"/");
+        self.number(limit.count);
     }
 }
 
@@ -287,6 +322,7 @@ impl Name {
 mod tests {
     use super::*;
     use crate::core::decision::{Reason, Source};
+    use crate::core::policy::Plan;
     use crate::core::time::{Micros, Timestamp};
 
     fn written(protocol: Protocol, write: impl FnOnce(&mut Writer<'_>)) -> String {
@@ -315,14 +351,48 @@ mod tests {
             "7/90s",
         ] {
             let limit = Limit::parse(text).unwrap();
-            let mut name = Name::new();
+            let mut name = Backwards::<NAME>::new();
             name.limit(&limit);
             assert_eq!(name.as_bytes(), limit.to_string().as_bytes());
         }
         let limit = Limit::gcra(9_007_199_254_740_990, Micros(316_223_999_999_999), 9_007_199_254_740_991).unwrap();
-        let mut name = Name::new();
+        let mut name = Backwards::<NAME>::new();
         name.limit(&limit);
         assert_eq!(name.as_bytes(), limit.to_string().as_bytes());
+    }
+
+    /// The buffer on the stack has room for whatever a decision may say.
+    #[test]
+    fn the_longest_decision_is_written_whole() {
+        let most = u64::MAX;
+        let count = i64::MAX.to_string();
+        let limits = [
+            Limit::gcra(9_007_199_254_740_990, Micros(316_223_999_999_999), 9_007_199_254_740_991).unwrap(),
+            Limit::parse("9007199254740991/316223999999ms fixed from-first").unwrap(),
+        ];
+        for limit in limits {
+            let rule = Rule::of("p", &[limit]);
+            let decision = Decision {
+                verdict: Verdict::Deny,
+                limit: most,
+                remaining: most,
+                retry_after: Some(Micros(most)),
+                reset_after: Micros(most),
+                reset_at: Timestamp(most),
+                reason: Reason::Overload,
+                source: Source::Prefilter,
+                ..Plan::Blocked.fixed_decision().unwrap()
+            };
+            let told = written(Protocol::Two, |w| w.ten(&decision, Some(&rule)));
+            let [secs, millis] = [1_000_000, 1_000].map(|unit| most.div_ceil(unit));
+            let name = limit.to_string();
+            assert!(name.len() <= NAME, "{name}");
+            let wanted = format!(
+                ":1\r\n:{count}\r\n:{count}\r\n:{secs}\r\n:{secs}\r\n:{millis}\r\n:{millis}\r\n$8\r\noverload\r\n${}\r\n{name}\r\n$9\r\nprefilter\r\n",
+                name.len()
+            );
+            assert_eq!(told, wanted);
+        }
     }
 
     #[test]
