@@ -19,8 +19,11 @@ impl<'a> Command<'a> {
     pub fn parse(args: Args<'a>) -> Result<Self, CommandError<'a>> {
         let name = args.get(0).unwrap_or_default();
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
-        // The two commands on the hot path come first; the others are sent about once per connection.
+        // The two commands on the hot path come first, as they are mostly written: to compare twelve bytes without their case costs
+        // five times as much. The others are sent about once per connection.
         match name.len() {
+            11 if name == b"CL.THROTTLE" => throttle(args, 1),
+            12 if name == b"RATION.CHECK" => check(args),
             11 if is("CL.THROTTLE") => throttle(args, 1),
             12 if is("RATION.CHECK") => check(args),
             _ if name.len() > 7 && name[..7].eq_ignore_ascii_case(b"RATION.") => ration(args),
