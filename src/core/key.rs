@@ -111,10 +111,8 @@ impl Sip {
         for word in words {
             self.word(u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        last[7] = rest.len() as u8; // at most 7 bytes are left, so this place is free
-        self.word(u64::from_le_bytes(last));
+        // At most 7 bytes are left, so the highest place is free for their number.
+        self.word(last_word(bytes, rest) | (rest.len() as u64) << 56);
     }
 
     fn finish(mut self) -> u128 {
@@ -132,9 +130,43 @@ impl Sip {
     }
 }
 
+/// The word of the `rest`, the last 0 to 7 of these `bytes`, with zeros above them. It is put together of few loads: to copy so many bytes
+/// and to load what was copied costs more than a round.
+#[inline]
+fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
+    let bits = 8 * rest.len() as u32;
+    match (bytes.last_chunk(), rest) {
+        (_, []) => 0,
+        (Some(last), _) => u64::from_le_bytes(*last) >> (64 - bits),
+        (None, [first, .., last]) => match (rest.first_chunk(), rest.last_chunk()) {
+            (Some(low), Some(high)) => {
+                u64::from(u32::from_le_bytes(*low)) | u64::from(u32::from_le_bytes(*high)) << (bits - 32)
+            }
+            // Of two the second is in the middle, too.
+            _ => {
+                u64::from(*first) | u64::from(rest[rest.len() / 2]) << (bits / 16 * 8) | u64::from(*last) << (bits - 8)
+            }
+        },
+        (None, [only]) => u64::from(*only),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rest_is_the_bytes_that_it_has() {
+        let bytes: Vec<u8> = (1..40).map(|number| number * 6).collect();
+        for end in 0..bytes.len() {
+            for start in [0, end.saturating_sub(1), end.saturating_sub(9)] {
+                let bytes = &bytes[start..end];
+                let rest = bytes.as_chunks::<8>().1;
+                let wanted = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                assert_eq!(last_word(bytes, rest), wanted, "{bytes:?}");
+            }
+        }
+    }
 
     #[test]
     fn boundary_between_policy_and_key_matters() {

@@ -197,11 +197,11 @@ const LARGE: u64 = 100_000_000;
 /// at once: by 10,000, then by 100, then by 10. A factor and a shift stand for the last two divisions, which is exact for numbers so
 /// small (Paul Khuong, "How to print integers really fast", 2017).
 fn digits(value: u64) -> u64 {
-    let fours = value / 10_000 | value % 10_000 << 32;
-    let hundreds = (fours * 10_486 >> 20) & 0x7f_0000_007f;
-    let twos = hundreds | (fours - hundreds * 100) << 16;
-    let tens = (twos * 103 >> 10) & 0x000f_000f_000f_000f;
-    tens | (twos - tens * 10) << 8
+    let fours = (value / 10_000) | ((value % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x7f_0000_007f;
+    let twos = hundreds | ((fours - hundreds * 100) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | ((twos - tens * 10) << 8)
 }
 
 /// Text on the stack that is written from its end to its beginning. Divisions yield a number's digits in that order, and the length of a
