@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use self::key::ConcurrentKey;
 use super::call::{Call, Grant, StoreError};
 use super::context::Context;
-use super::decision::{Decision, Source};
+use super::decision::Decision;
 use super::key::Digest;
 use super::page::Place;
 use super::request::{KeyInfo, Outcome, Request};
@@ -82,9 +82,8 @@ impl Concurrent {
     pub(super) fn release(&mut self, cx: &mut Context, now: Instant, digest: Digest, id: NonZeroU64) -> bool {
         let Some(key) = self.keys.get_mut(&digest.0) else { return false };
         key.permits.expire(now);
-        let released = key.permits.release(id);
+        let released = key.release(cx, now, id);
         if released {
-            key.serve_line(cx, now, Source::Lease);
             let at = key.rest(now);
             self.set_timer(digest.0, at);
         }

@@ -2,17 +2,20 @@
 //!
 //! The store lends permits for some seconds at a time. A node reports how many its clients hold and how many it would
 //! like; each report replaces the one before, so it may be repeated. Permits are given to clients without asking the
-//! store; those that were unused for a while are returned. One call per key is under way at a time. Part of
-//! `concurrent.rs`.
+//! store; those that were unused for a while are returned. One call per key is under way at a time.
+//!
+//! Inputs change what is known of the key: a check, a release, an answer of the store, its timer (`renewal.rs`), or the end of the node.
+//! Each then calls `advance` (`advance.rs`) with the one [`Wish`] that the state of the key does not show. As of leased keys, `advance` is
+//! the only function that calls the store, and that answers those who wait. Part of `concurrent.rs`.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::answer::{Resolution, turned_away};
-use crate::core::call::{Call, Grant, Occupy, Op, StoreError};
+use crate::core::call::{Call, Grant, StoreError};
 use crate::core::calls::{Flight, Waiter};
 use crate::core::context::Context;
-use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::decision::{Decision, Reason, Source};
 use crate::core::key::Digest;
 use crate::core::limit::Limit;
 use crate::core::line::Line;
@@ -23,6 +26,7 @@ use crate::core::rule::{OnStoreLoss, Rule};
 use crate::core::share::{WHOLE, share_ppm};
 use crate::core::time::{Due, Instant, Micros};
 
+mod advance;
 mod renewal;
 
 /// How long permits stay a node's without another report. Longer, and those of a killed node are missing for longer; shorter, and more
@@ -37,13 +41,6 @@ const RENEW_PART: u64 = 3;
 /// one, nodes hold what others lack; with a smaller one, more clients wait.
 const LOW_PART: u64 = 4;
 
-/// A node asks for so many times the permits that are in use or wanted, so that demand may double until the answer to
-/// the next call.
-const WANT_TIMES: u64 = 2;
-
-/// A denial is remembered for longer by up to this fraction, at random, so that nodes that were denied together do not ask together.
-const JITTER_PART: u64 = 4;
-
 /// Time after a failure until the store is asked again: the same as for leased keys.
 const ASK_AGAIN: Micros = Micros(250_000);
 
@@ -51,13 +48,32 @@ const ASK_AGAIN: Micros = Micros(250_000);
 /// so its present state is unknown.
 const STALE: Micros = Micros(1_000_000);
 
-/// How long a denial by the store is remembered. Longer, and a permit that is released elsewhere stays unused for longer; shorter, and denied
-/// clients make more calls.
-const DENIED: Micros = Micros(50_000);
-
 /// How long unused permits are kept where few are left, and elsewhere. Longer, and others lack them for longer; shorter, and clients that come
 /// again wait for the store.
 const IDLE: (Micros, Micros) = (Micros(50_000), Micros::from_secs(1));
+
+/// What an input wishes of a key that its state does not show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// Nothing but what is due for whatever reason: the call under way has lost its connection, for example.
+    Nothing,
+    /// To ask for permits before anybody must wait for them, because a check has just been decided by what is here.
+    Ahead,
+    /// To ask for permits for the check that has just joined the line.
+    Join,
+    /// To serve those who wait with what a client has released.
+    Released,
+    /// To serve and to deny those who wait by what the store has answered, or without the store, which is away.
+    Answered,
+    /// To ask the store again, which did nothing because it knew a higher id.
+    Again,
+    /// To turn away all who wait in line, because the call was not sent: too many calls were waiting.
+    TurnAway,
+    /// To look at everything, because the timer is due.
+    Look,
+    /// To return the permits that are not in use, because the node leaves or the key is about to be forgotten.
+    HandBack,
+}
 
 /// The state of one key at this node.
 #[derive(Debug)]
@@ -142,9 +158,16 @@ impl ConcurrentKey {
 
     /// Returns permits that are not in use.
     pub(in crate::core) fn hand_back(&mut self, cx: &mut Context, now: Instant) {
-        if self.lent > self.permits.used() && self.flight.is_none() {
-            self.ask(cx, now, self.permits.used());
+        self.advance(cx, now, Wish::HandBack);
+    }
+
+    /// Releases a permit; false when there is no such permit here.
+    pub(in crate::core) fn release(&mut self, cx: &mut Context, now: Instant, id: NonZeroU64) -> bool {
+        let released = self.permits.release(id);
+        if released {
+            self.advance(cx, now, Wish::Released);
         }
+        released
     }
 
     fn limit(&self) -> &Limit {
@@ -194,7 +217,7 @@ impl ConcurrentKey {
         }
         if let Some(decision) = self.decide(cx, now, cost, Source::Lease) {
             cx.policies[self.policy].1.count(&decision);
-            self.think_ahead(cx, now);
+            self.advance(cx, now, Wish::Ahead);
             return Outcome::Decided(decision);
         }
         self.park(cx, now, deadline, cost)
@@ -212,9 +235,7 @@ impl ConcurrentKey {
         self.line.join(Waiter::new(ticket, cost, deadline));
         cx.policies[self.policy].1.parked += 1;
         cx.stats.waiting += 1;
-        if self.flight.is_none() {
-            self.ask_for_line(cx, now);
-        }
+        self.advance(cx, now, Wish::Join);
         Outcome::Parked(ticket)
     }
 
@@ -280,13 +301,13 @@ impl ConcurrentKey {
         self.permits.decision(self.limit(), view, cost, resolution)
     }
 
-    /// When few permits are left here and the store has more, asks before anybody must wait.
-    fn think_ahead(&mut self, cx: &mut Context, now: Instant) {
+    /// Whether few permits are left here and the store has more, so that it should be asked before anybody must wait; or whether the store,
+    /// which was away, may be back.
+    fn is_low(&self, now: Instant) -> bool {
         let (used, lent) = (self.permits.used(), self.usable(now));
-        let low = lent.saturating_sub(used) <= lent / LOW_PART && self.left() > 0 && self.denied_until.has_come(now);
-        let back = self.away.is_some_and(|at| now >= at);
-        if self.flight.is_none() && !cx.draining && (back || low && self.away.is_none()) {
-            self.ask(cx, now, WANT_TIMES * used);
+        match self.away {
+            Some(again) => now >= again,
+            None => lent.saturating_sub(used) <= lent / LOW_PART && self.left() > 0 && self.denied_until.has_come(now),
         }
     }
 
@@ -300,26 +321,7 @@ impl ConcurrentKey {
         self.limit().count.saturating_sub(self.others + self.lent)
     }
 
-    fn ask_for_line(&mut self, cx: &mut Context, now: Instant) {
-        self.ask(cx, now, WANT_TIMES * (self.permits.used() + self.line.wanted()));
-    }
-
-    /// Reports how many permits are in use, and how many this node would like.
-    fn ask(&mut self, cx: &mut Context, now: Instant, want: u64) {
-        let used = self.permits.used();
-        let waiting = self.line.wanted();
-        self.line.note_answers(1);
-        let want = want.max(used + waiting).min(self.most().max(used));
-        // Permits that this node no longer wants belong to others from now on.
-        self.lent = self.lent.min(want);
-        let used = if on(Mutant::PermitsNotTold) { 0 } else { used };
-        let occupy = Occupy { used, need: waiting, want, lease: LEASE };
-        let (id, digest, rule) = (cx.id(), self.digest, self.rule.clone());
-        let call = Call { id, digest, rule, op: Op::Occupy(occupy), sent_at: now };
-        self.flight = Some(Flight::send(cx, call, now));
-        (self.peak, self.idle_at) = (used, Due::NEVER);
-    }
-
+    /// Takes the outcome of the call under way.
     pub(in crate::core) fn handle_outcome(
         &mut self,
         cx: &mut Context,
@@ -328,29 +330,38 @@ impl ConcurrentKey {
         outcome: Result<Grant, StoreError>,
     ) {
         let Some(under_way) = self.flight.as_mut().filter(|flight| flight.call.id == call.id) else { return };
-        match outcome {
+        let sent = under_way.sent;
+        under_way.is_lost = outcome.as_ref().is_err_and(|error| under_way.is_retried(error));
+        if !under_way.is_lost {
+            self.flight = None;
+        }
+        let wish = match outcome {
+            Err(_) if self.flight.is_some() => Wish::Nothing,
             Ok(grant) if grant.outdated => {
-                self.flight = None;
                 if cx.skip_ids() {
-                    self.ask_for_line(cx, now);
+                    Wish::Again
+                } else {
+                    Wish::Nothing
                 }
             }
             Ok(grant) => {
-                let sent = under_way.sent;
-                self.flight = None;
-                self.apply_grant(cx, now, sent, &grant);
+                self.learn(now, sent, &grant);
+                Wish::Answered
             }
-            Err(error) if under_way.is_retried(&error) => under_way.send_again(cx, now),
             Err(StoreError::Busy { wait }) => {
                 cx.note_trip(wait);
-                self.flight = None;
-                self.turn_away(cx, now, |_| true);
+                Wish::TurnAway
             }
-            Err(_) => self.lose_store(cx, now),
-        }
+            Err(_) => {
+                self.away = Some(now + ASK_AGAIN);
+                Wish::Answered
+            }
+        };
+        self.advance(cx, now, wish);
     }
 
-    fn apply_grant(&mut self, cx: &mut Context, now: Instant, sent: Instant, grant: &Grant) {
+    /// Learns what the store has answered to a call that was sent then.
+    fn learn(&mut self, now: Instant, sent: Instant, grant: &Grant) {
         self.lent = grant.granted;
         let sent = if on(Mutant::PermitsFromArrival) { now } else { sent };
         self.until = Due::at(sent + LEASE.rounded_early());
@@ -359,71 +370,5 @@ impl ConcurrentKey {
         self.answered = Some(now);
         self.away = None;
         self.renew_at = Due::at(sent + Micros(LEASE.0 / RENEW_PART));
-        self.serve_line(cx, now, Source::Store);
-        // The store was asked for these permits and had fewer; or it had more than this node knew, and is asked
-        // again.
-        let is_denied =
-            |key: &Self| key.line.first().is_some_and(|waiter| waiter.answers > 0 && !key.fits(waiter.cost));
-        if is_denied(self) {
-            self.denied_until = Due::at(now + DENIED + cx.jitter(Micros(DENIED.0 / JITTER_PART)));
-        }
-        while is_denied(self) {
-            let Some(waiter) = self.line.take_first() else { break };
-            let decision = self.answer(cx, now, waiter.cost, Resolution::deny(Reason::Rate, Source::Store));
-            self.reply(cx, &waiter, decision);
-            // The first waiter may have asked for more than those behind it.
-            self.serve_line(cx, now, Source::Store);
-        }
-        if !self.line.is_empty() {
-            self.ask_for_line(cx, now);
-        }
-    }
-
-    /// Serves the line from its head, as far as permits suffice.
-    pub(in crate::core) fn serve_line(&mut self, cx: &mut Context, now: Instant, source: Source) {
-        while let Some(waiter) = self.line.first() {
-            let decision = if waiter.cost == 0 {
-                (waiter.answers > 0 || self.away.is_some()).then(|| self.peeked(cx, now, 0))
-            } else {
-                let fits = self.permits.used() + waiter.cost <= self.usable(now);
-                let decides = fits || self.away.is_some();
-                if decides { self.decide(cx, now, waiter.cost, Source::Store) } else { None }
-            };
-            let Some(decision) = decision else { break };
-            self.line.take_first();
-            let source = if decision.source == Source::Store { source } else { decision.source };
-            self.reply(cx, &waiter, Decision { source, ..decision });
-        }
-    }
-
-    fn reply(&mut self, cx: &mut Context, waiter: &Waiter, decision: Decision) {
-        cx.stats.waiting -= 1;
-        if waiter.cost > 0 {
-            cx.policies[self.policy].1.count(&decision);
-        }
-        cx.reply(waiter.ticket, decision);
-    }
-
-    /// Denies the waiters from the head of the line on that have to go, up to the first that may wait longer. The store
-    /// has not answered them in time, which is no outage.
-    fn turn_away(&mut self, cx: &mut Context, now: Instant, has_to_go: impl Fn(&Waiter) -> bool) {
-        while let Some(waiter) = self.line.first().filter(&has_to_go) {
-            self.line.take_first();
-            let decision = match (waiter.cost, turned_away(&self.rule, cx.queue())) {
-                (0, _) => self.peeked(cx, now, 0),
-                (cost, resolution) if resolution.verdict == Verdict::Allow => self.take(cx, now, cost, Source::Policy),
-                (cost, resolution) => {
-                    let decision = self.answer(cx, now, cost, resolution);
-                    Decision { remaining: decision.remaining.min(cost - 1), ..decision }
-                }
-            };
-            self.reply(cx, &waiter, decision);
-        }
-    }
-
-    fn lose_store(&mut self, cx: &mut Context, now: Instant) {
-        self.flight = None;
-        self.away = Some(now + ASK_AGAIN);
-        self.serve_line(cx, now, Source::Store);
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! Part of `concurrent/key.rs`.
 
-use super::{ConcurrentKey, IDLE};
+use super::{ConcurrentKey, IDLE, Wish};
 use crate::core::context::Context;
-use crate::core::decision::Source;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros};
 
@@ -17,20 +16,17 @@ const SPARE_PART: u64 = 8;
 const PRESSED_TENTHS: u64 = 3;
 
 impl ConcurrentKey {
+    /// Does what is due by the clock.
     pub(in crate::core) fn handle_timer(&mut self, cx: &mut Context, now: Instant) {
-        self.serve_line(cx, now, Source::Lease);
-        self.turn_away(cx, now, |waiter| waiter.deadline <= now);
-        if self.flight.is_some() {
-            return;
-        }
-        if !self.due(now).has_come(now) {
-            return;
-        }
+        self.advance(cx, now, Wish::Look);
+    }
+
+    /// How many permits the node keeps from now on, if it is time to report that; `None`: it is not.
+    pub(super) fn renewal(&self, now: Instant) -> Option<u64> {
         let is_idle = self.away.is_none() && self.idle_at < self.renew_at;
-        let want = if is_idle { self.kept() } else { self.peak.max(self.kept()) };
-        if self.permits.used() > 0 || self.counted(now) > 0 {
-            self.ask(cx, now, want);
-        }
+        let kept = if is_idle { self.kept() } else { self.peak.max(self.kept()) };
+        let has_some = self.permits.used() > 0 || self.counted(now) > 0;
+        (has_some && self.due(now).has_come(now)).then_some(kept)
     }
 
     /// When the store must be asked, if no call is under way. A key that has no permits, and of which the store counts none, needs nothing.
