@@ -17,7 +17,7 @@ const ALPN: &str = "rationd/1/test";
 /// An answer is awaited for as long as a test is.
 const PATIENCE: Micros = Micros::from_secs(20);
 const SOON: Duration = Duration::from_secs(20);
-/// Asks of one peer that may be open: `OPEN` of src/fleet/exchange.rs.
+/// Asks of one peer that may be open: `OPEN` of src/fleet/ask_stream.rs.
 const OPEN: usize = 1_024;
 
 /// What a node does with an ask.
@@ -61,7 +61,7 @@ impl Asker {
         let taker = Arc::new(Taker { asked: Mutex::default(), answers: Mutex::new(send), act: Box::new(act) });
         let peer = fleet.start(Start { owning: Owning::Auto, ..start });
         let dynamic: Arc<dyn AskTaker> = taker.clone();
-        peer.fleet.exchange(&dynamic);
+        peer.fleet.hand_asks_to(&dynamic);
         Self { peer, taker, answers }
     }
 

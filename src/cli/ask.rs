@@ -21,7 +21,7 @@ pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
 }
 
 fn ask_within(socket: &Path, words: &[&[u8]], patience: Duration) -> Result<Value, ExitError> {
-    exchange(socket, words, patience).map_err(|error| {
+    round_trip(socket, words, patience).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             return ExitError::new(Code::DaemonUnreachable, closed_to_us(socket, &error));
         }
@@ -77,7 +77,7 @@ fn closed_to_us(socket: &Path, error: &io::Error) -> String {
     format!("{} may not be opened: {error}: {whose}; {next}", socket.display())
 }
 
-fn exchange(socket: &Path, words: &[&[u8]], patience: Duration) -> io::Result<Value> {
+fn round_trip(socket: &Path, words: &[&[u8]], patience: Duration) -> io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;

@@ -39,7 +39,7 @@ impl Peer {
 }
 
 /// Reads until `wanted` has come, then writes `answer`.
-fn exchange(stream: &mut UnixStream, wanted: &[u8], answer: &[u8]) {
+fn answer_once(stream: &mut UnixStream, wanted: &[u8], answer: &[u8]) {
     let mut seen = vec![0; wanted.len()];
     stream.read_exact(&mut seen).unwrap();
     assert_eq!(seen.escape_ascii().to_string(), wanted.escape_ascii().to_string());
@@ -51,7 +51,7 @@ fn a_check_reads_all_ten_fields() {
     let peer = Peer::new(1, |_, mut stream| {
         let wanted = b"*5\r\n$12\r\nRATION.CHECK\r\n$3\r\napi\r\n$3\r\nk\0\n\r\n$4\r\nCOST\r\n$1\r\n2\r\n";
         let answer = b"*11\r\n:1\r\n:100\r\n:0\r\n:2\r\n:5\r\n:1234\r\n:99000\r\n$4\r\nrate\r\n$5\r\n100/m\r\n$5\r\nlease\r\n:7\r\n";
-        exchange(&mut stream, wanted, answer);
+        answer_once(&mut stream, wanted, answer);
     });
     let mut client = Client::connect(peer.path()).unwrap();
     let decision = client.check("api", b"k\0\n", 2).unwrap();
@@ -67,13 +67,13 @@ fn a_check_reads_all_ten_fields() {
 #[test]
 fn answers_come_in_the_order_of_the_commands() {
     let peer = Peer::new(1, |_, mut stream| {
-        exchange(
+        answer_once(
             &mut stream,
             b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n*1\r\n$3\r\nBAD\r\n*1\r\n$4\r\nPING\r\n",
             b"$1\r\na\r\n-ERR no\r\n+PO",
         );
         stream.write_all(b"NG\r\n").unwrap();
-        exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
+        answer_once(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
     });
     let mut client = Client::connect(peer.path()).unwrap();
     client.send(&[b"ECHO", b"a"]).unwrap();
@@ -110,7 +110,7 @@ fn a_silent_daemon_costs_the_patience_and_the_next_command_connects_anew() {
     let peer = Peer::new(2, |index, mut stream| match index {
         // Says nothing until the client closes the connection.
         0 => drop(stream.read_to_end(&mut Vec::new())),
-        _ => exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
+        _ => answer_once(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
     });
     let mut client = Client::connect_with(peer.path(), SHORT).unwrap();
     let error = client.command(&[b"HANG"]).unwrap_err();
@@ -142,7 +142,7 @@ fn a_trickling_answer_does_not_stretch_the_patience() {
 
 #[test]
 fn a_closed_connection_says_so() {
-    let peer = Peer::new(1, |_, mut stream| exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PO"));
+    let peer = Peer::new(1, |_, mut stream| answer_once(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PO"));
     let mut client = Client::connect(peer.path()).unwrap();
     let text = client.command(&[b"PING"]).unwrap_err().to_string();
     assert!(text.contains("closed by the daemon"), "{text}");
@@ -151,7 +151,7 @@ fn a_closed_connection_says_so() {
 
 #[test]
 fn what_is_no_resp_is_told() {
-    let peer = Peer::new(1, |_, mut stream| exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"HTTP/1.1 400\r\n"));
+    let peer = Peer::new(1, |_, mut stream| answer_once(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"HTTP/1.1 400\r\n"));
     let mut client = Client::connect(peer.path()).unwrap();
     let error = client.command(&[b"PING"]).unwrap_err();
     assert!(matches!(error, ClientError::Protocol { .. }) && error.to_string().contains("is it a rationd socket?"));
@@ -172,7 +172,7 @@ fn another_kind_of_answer_is_no_decision() {
 
 #[test]
 fn a_daemon_that_comes_back_is_found_after_a_rest() {
-    let peer = Peer::new(1, |_, mut stream| exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"));
+    let peer = Peer::new(1, |_, mut stream| answer_once(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"));
     let path = peer.path();
     let mut client = Client::connect(&path).unwrap();
     assert_eq!(client.command(&[b"PING"]).unwrap(), Reply::Simple("PONG".into()));
@@ -187,7 +187,7 @@ fn a_daemon_that_comes_back_is_found_after_a_rest() {
     std::fs::remove_file(&path).unwrap();
     let listener = UnixListener::bind(&path).unwrap();
     let back = std::thread::spawn(move || {
-        exchange(&mut listener.accept().unwrap().0, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
+        answer_once(&mut listener.accept().unwrap().0, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
     });
     let timeouts = crate::clock::Clock::start();
     while client.command(&[b"PING"]).is_err() {
@@ -208,8 +208,8 @@ fn a_check_that_fails_is_decided_as_when_the_daemon_is_away() {
             let wanted = b"*4\r\n$12\r\nRATION.LEASE\r\n$3\r\napi\r\n$1\r\nk\r\n$1\r\n9\r\n";
             let decision =
                 ":0\r\n:100\r\n:0\r\n:-1\r\n:5\r\n:-1\r\n:99000\r\n$2\r\nok\r\n$5\r\n100/m\r\n$5\r\nlease\r\n";
-            exchange(&mut stream, wanted, format!("*12\r\n:2\r\n:60000\r\n{decision}").as_bytes());
-            exchange(&mut stream, b"*5\r\n$12\r\nRATION.CHECK", b"");
+            answer_once(&mut stream, wanted, format!("*12\r\n:2\r\n:60000\r\n{decision}").as_bytes());
+            answer_once(&mut stream, b"*5\r\n$12\r\nRATION.CHECK", b"");
         });
         let limiter = Limiter::new(peer.path(), "api", "k", on_daemon_loss);
         assert_eq!(limiter.allow(9), passes, "{on_daemon_loss:?}");

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::ask_stream::{Waiting, ask};
 use super::connection_pool::ConnectionPool;
-use super::exchange::{Waiting, ask};
 use super::peer::PeerId;
 use crate::core::time::Micros;
 
@@ -83,7 +83,7 @@ async fn run(
             Err(_) => continue,
         };
         if let Some(link) = links.reach(&to, address).await {
-            ask(&link, &links.exchange, &links.counters, links.clock, first, &mut queue).await;
+            ask(&link, &links.ask_taker, &links.counters, links.clock, first, &mut queue).await;
         }
         // Asks that come before the pause is over are dropped: most checks do not wait for so long.
         sleep(PAUSE).await;

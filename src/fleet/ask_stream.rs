@@ -61,23 +61,23 @@ impl Reply {
     }
 }
 
-/// Takes asks and answers, once [`Self::begin`] has set it. It may end before its fleet does.
+/// Who takes asks and answers, once [`Self::begin`] has said so. The taker may end before its fleet does.
 #[derive(Default)]
-pub(crate) struct Exchange(OnceLock<Weak<dyn AskTaker>>);
+pub(crate) struct AskTakerCell(OnceLock<Weak<dyn AskTaker>>);
 
-impl std::fmt::Debug for Exchange {
+impl std::fmt::Debug for AskTakerCell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Exchange({})", self.0.get().is_some())
+        write!(f, "AskTakerCell({})", self.0.get().is_some())
     }
 }
 
-impl Exchange {
+impl AskTakerCell {
     /// Hands asks and answers to `taker` from now on. Only the first call has an effect.
     pub(crate) fn begin(&self, taker: &Arc<dyn AskTaker>) {
         let _ = self.0.set(Arc::downgrade(taker));
     }
 
-    fn taker(&self) -> Option<Arc<dyn AskTaker>> {
+    fn get(&self) -> Option<Arc<dyn AskTaker>> {
         self.0.get()?.upgrade()
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct Waiting {
 /// Answers the asks on one stream, whose first byte was read already.
 pub(crate) async fn serve(
     link: Arc<Link>,
-    exchange: Arc<Exchange>,
+    taker: Arc<AskTakerCell>,
     counters: Arc<Counters>,
     mut answers: SendStream,
     asks: RecvStream,
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
     let reading = async {
         while let Some(ask) = asks.next(&counters).await {
             link.has_spoken();
-            match (exchange.taker(), slots.clone().try_acquire_owned()) {
+            match (taker.get(), slots.clone().try_acquire_owned()) {
                 (Some(taker), Ok(slot)) => taker.handle_ask(&link.peer, &ask, Reply { answers: send.clone(), slot }),
                 _ => counters.dropped_in.add(1),
             }
@@ -134,7 +134,7 @@ pub(crate) async fn serve(
 /// peer is preferred.
 pub(crate) async fn ask(
     link: &Link,
-    exchange: &Exchange,
+    taker: &AskTakerCell,
     counters: &Counters,
     clock: Clock,
     first: Waiting,
@@ -147,7 +147,7 @@ pub(crate) async fn ask(
     let reading = async {
         while let Some(answer) = answers.next(counters).await {
             link.has_spoken();
-            let Some(taker) = exchange.taker() else { return };
+            let Some(taker) = taker.get() else { return };
             taker.handle_answer(&link.peer, &answer);
             consume_budget().await;
         }

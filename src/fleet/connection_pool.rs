@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::exchange::Exchange;
+use super::ask_stream::AskTakerCell;
 use super::frame::{Channel, Hello};
 use super::handshakes::Handshakes;
 use super::link::{Closing, Link};
@@ -65,7 +65,7 @@ pub(crate) struct ConnectionPool {
     /// Whether peers ask this node.
     owning: Owning,
     /// Takes the asks of peers, and their answers to asks of this node.
-    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) ask_taker: Arc<AskTakerCell>,
     /// Answers the looks of peers.
     pub(crate) looks: Arc<Looks>,
     pub(super) clock: Clock,
@@ -91,7 +91,7 @@ impl ConnectionPool {
             inboxes,
             counters,
             owning,
-            exchange: Arc::default(),
+            ask_taker: Arc::default(),
             looks: Arc::default(),
             clock: Clock::start(),
             runtime: Handle::current(),
@@ -176,7 +176,7 @@ impl ConnectionPool {
             });
         }
         self.runtime.spawn(link.clone().outlast_dials());
-        let asks = (self.owning != Owning::Never).then(|| self.exchange.clone());
+        let asks = (self.owning != Owning::Never).then(|| self.ask_taker.clone());
         let answerers = Answerers { asks, looks: self.looks.clone() };
         self.runtime.spawn(answer(link.clone(), answerers, self.counters.clone()));
         self.runtime.spawn(self.clone().serve(link));

@@ -39,7 +39,7 @@ pub(crate) enum Channel {
     Gossip = 1,
     /// Usage of keys.
     Usage = 2,
-    /// What is asked of a peer, and its answers: a stream of its own, see `exchange.rs`.
+    /// What is asked of a peer, and its answers: a stream of its own, see `ask_stream.rs`.
     Ask = 3,
     /// What a peer does now: a stream for each look, see `look.rs`.
     Look = 4,

@@ -14,9 +14,9 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{interval, timeout};
 
 use super::ask_queue::AskQueues;
+use super::ask_stream::AskTaker;
 use super::connection_pool::{ConnectionPool, Inboxes, Incoming};
 use super::error::FleetError;
-use super::exchange::AskTaker;
 use super::frame::{Channel, Hello};
 use super::identity::{Contents, Identity, IdentityFiles};
 use super::look::{self, LookTaker, Unseen};
@@ -270,11 +270,11 @@ impl Fleet {
 
     /// Hands what peers ask, and what they answer, to `taker` from now on; before that, and once `taker` is gone, asks are
     /// not answered. Only the first call has an effect.
-    pub fn exchange(&self, taker: &Arc<dyn AskTaker>) {
-        self.0.links.exchange.begin(taker);
+    pub fn hand_asks_to(&self, taker: &Arc<dyn AskTaker>) {
+        self.0.links.ask_taker.begin(taker);
     }
 
-    /// Asks a member, without waiting: its answer, if one comes, goes to the taker of [`Self::exchange`]. False when the ask
+    /// Asks a member, without waiting: its answer, if one comes, goes to the taker of [`Self::hand_asks_to`]. False when the ask
     /// was dropped, because `to` is no member, or its queue is full. One that is not sent within `patience` is dropped, and
     /// none is sent twice.
     pub fn ask(&self, to: &PeerId, frame: Bytes, patience: Micros) -> bool {
@@ -428,12 +428,12 @@ mod tests {
     #[test]
     fn a_certificate_that_has_lapsed_is_told_of_at_once_and_then_hourly() {
         let mut reminder = Reminder::default();
-        let mut told = |looks: u64, has_lapsed| (0..looks).filter(|_| reminder.is_due(has_lapsed)).count();
-        assert_eq!(told(LOOKS_PER_WORD, false), 0);
-        assert_eq!(told(1, true), 1);
-        assert_eq!(told(LOOKS_PER_WORD - 1, true), 0);
-        assert_eq!(told(2 * LOOKS_PER_WORD, true), 2);
-        assert_eq!(told(1, false), 0, "there is another one");
-        assert_eq!(told(1, true), 1);
+        let mut due = |looks: u64, has_lapsed| (0..looks).filter(|_| reminder.is_due(has_lapsed)).count();
+        assert_eq!(due(LOOKS_PER_WORD, false), 0);
+        assert_eq!(due(1, true), 1);
+        assert_eq!(due(LOOKS_PER_WORD - 1, true), 0);
+        assert_eq!(due(2 * LOOKS_PER_WORD, true), 2);
+        assert_eq!(due(1, false), 0, "there is another one");
+        assert_eq!(due(1, true), 1);
     }
 }

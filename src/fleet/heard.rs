@@ -257,9 +257,9 @@ impl Peer {
 
     /// `voucher` reports this heartbeat. The first one that it reports may be old; later ones are not.
     fn is_vouched(&mut self, voucher: &Arc<str>, heartbeat: u64, now: Duration) {
-        if let Some((told, at)) = self.vouchers.get_mut(voucher) {
-            if heartbeat > *told {
-                (*told, *at) = (heartbeat, Some(now));
+        if let Some((vouched, at)) = self.vouchers.get_mut(voucher) {
+            if heartbeat > *vouched {
+                (*vouched, *at) = (heartbeat, Some(now));
             }
         } else if self.vouchers.len() < MAX_VOUCHERS {
             self.vouchers.insert(voucher.clone(), (heartbeat, None));
@@ -356,8 +356,8 @@ mod tests {
             for beat in 2..12 {
                 heard.pass(SECOND);
                 for name in ["a", "b", "evil"] {
-                    let told = if vouching.contains(&name) { vec![known("gone", beat)] } else { Vec::new() };
-                    speak(heard, name, beat, &told);
+                    let vouched = if vouching.contains(&name) { vec![known("gone", beat)] } else { Vec::new() };
+                    speak(heard, name, beat, &vouched);
                 }
             }
         };

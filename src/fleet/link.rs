@@ -1,4 +1,4 @@
-//! One connection to one peer: the exchange of hellos that opens it, and frames in both directions.
+//! One connection to one peer: the two hellos that open it, and frames in both directions.
 //!
 //! A peer is known after its hello, not after the handshake, because the dialling side's handshake ends before the
 //! other side has judged its certificate. Does not know which other connections there are.
@@ -27,7 +27,7 @@ use crate::clock;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest time that one frame may take, in either direction.
 const FRAME: Duration = Duration::from_secs(2);
-/// Two dials that began at the same moment have both ended after this long: a handshake (2 s) and an exchange of hellos
+/// Two dials that began at the same moment have both ended after this long: a handshake (2 s) and two hellos
 /// (2 s) for each.
 const CROSSING: Duration = Duration::from_secs(5);
 /// Received frames of one connection that may wait, of gossip and of usage. A member that floods fills no queue but
@@ -84,7 +84,7 @@ pub(crate) struct Link {
     spoken: AtomicU64,
 }
 
-/// Why an exchange of hellos has failed.
+/// Why two nodes have not said hello to each other.
 #[derive(Debug)]
 pub(crate) enum HelloError {
     /// The connection ended, or no hello came in time.
@@ -118,7 +118,7 @@ impl Link {
         fleet: &str,
         us: &Hello,
     ) -> Result<Self, HelloError> {
-        let heard = match timeout(GREETING, exchange(&connection, us)).await {
+        let heard = match timeout(GREETING, say_hello(&connection, us)).await {
             Ok(heard) => heard,
             Err(_) => Err(HelloError::Silent("it took too long".into())),
         };
@@ -236,7 +236,7 @@ impl Link {
     }
 }
 
-async fn exchange(connection: &Connection, us: &Hello) -> Result<Hello, HelloError> {
+async fn say_hello(connection: &Connection, us: &Hello) -> Result<Hello, HelloError> {
     let silent = |error: &dyn fmt::Display| HelloError::Silent(error.to_string());
     let mut stream = connection.open_uni().await.map_err(|error| silent(&error))?;
     stream.write_all(&us.encode()).await.map_err(|error| silent(&error))?;

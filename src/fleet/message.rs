@@ -207,11 +207,11 @@ fn put_digest(bytes: &mut Vec<u8>, digest: &[Known]) {
 }
 
 fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
-    if let Some(told) = facts {
+    if let Some(state) = facts {
         let mut block = vec![0];
-        put_id(&mut block, of, told.address);
-        block.extend([told.gc, told.from].map(u64::to_le_bytes).concat());
-        for fact in &told.facts {
+        put_id(&mut block, of, state.address);
+        block.extend([state.gc, state.from].map(u64::to_le_bytes).concat());
+        for fact in &state.facts {
             block.push(1);
             put_text(&mut block, &fact.key);
             put_text(&mut block, &fact.value);
@@ -219,9 +219,9 @@ fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
             block.push(fact.status);
         }
         // Skipped facts raise the known version, too.
-        if told.facts.last().map_or(0, |fact| fact.version) < told.last {
+        if state.facts.last().map_or(0, |fact| fact.version) < state.last {
             block.push(2);
-            block.extend(told.last.to_le_bytes());
+            block.extend(state.last.to_le_bytes());
         }
         bytes.push(2);
         bytes.extend(u16::try_from(block.len()).expect("64 facts of 256 bytes are shorter").to_le_bytes());
@@ -467,13 +467,13 @@ mod tests {
 
     #[test]
     fn what_no_node_says_of_itself_is_passed_over_and_its_version_known() {
-        let mut told = facts(&[1, 2]).expect("some");
-        told.facts[1].key = "filling".into();
-        let message = Message::Ack { facts: Some(told.clone()) }.encode(&node("a"));
-        told.facts.truncate(1);
-        assert_eq!(Message::decode(&message, &node("a")), Ok(Message::Ack { facts: Some(told.clone()) }));
-        told.facts[0].value = "x".repeat(MAX_FACT + 1);
-        let message = Message::Ack { facts: Some(told) }.encode(&node("a"));
+        let mut state = facts(&[1, 2]).expect("some");
+        state.facts[1].key = "filling".into();
+        let message = Message::Ack { facts: Some(state.clone()) }.encode(&node("a"));
+        state.facts.truncate(1);
+        assert_eq!(Message::decode(&message, &node("a")), Ok(Message::Ack { facts: Some(state.clone()) }));
+        state.facts[0].value = "x".repeat(MAX_FACT + 1);
+        let message = Message::Ack { facts: Some(state) }.encode(&node("a"));
         assert_eq!(Message::decode(&message, &node("a")), Err(InvalidMessage::TooMuch));
     }
 
@@ -506,13 +506,13 @@ mod tests {
 
     #[test]
     fn heartbeats_are_corrected_where_they_stand() {
-        let told = |beats: [u64; 2]| Message::SynAck {
+        let message_with = |beats: [u64; 2]| Message::SynAck {
             digest: vec![known("a", beats[0]), known("b", beats[1])],
             facts: facts(&[1]),
         };
-        let mut message = told([5, 6]).encode(&node("a"));
+        let mut message = message_with([5, 6]).encode(&node("a"));
         correct(&mut message, |id, _| (*id == node("b")).then_some(4));
-        assert_eq!(message, told([5, 4]).encode(&node("a")));
+        assert_eq!(message, message_with([5, 4]).encode(&node("a")));
         for len in 0..message.len() {
             correct(&mut message[..len], |_, _| Some(1));
         }

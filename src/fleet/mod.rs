@@ -15,14 +15,14 @@
 //!                  Link ── quinn             hello, then frames
 //! ```
 //!
-//! Asks go another way, as somebody waits for them: `ask_queue` has a queue for each peer, and `exchange` one stream. While
+//! Asks go another way, as somebody waits for them: `ask_queue` has a queue for each peer, and `ask_stream` one stream. While
 //! somebody looks at the whole fleet, each node is asked what it does by a stream for each `look`.
 
 mod ask_queue;
+mod ask_stream;
 mod congestion;
 mod connection_pool;
 mod error;
-mod exchange;
 mod frame;
 mod handle;
 mod handshakes;
@@ -48,9 +48,9 @@ mod tls;
 mod transport;
 mod validate;
 
+pub use ask_stream::{AskTaker, Reply};
 pub use connection_pool::Incoming;
 pub use error::FleetError;
-pub use exchange::{AskTaker, Reply};
 pub use frame::{MAX_FRAME, hello_again};
 pub use handle::{Fleet, FleetOptions};
 pub use identity::IdentityFiles;

@@ -96,10 +96,10 @@ pub(crate) fn reachable(
     advertise: Option<SocketAddr>,
     towards: &[SocketAddr],
 ) -> Option<SocketAddr> {
-    let told = advertise.unwrap_or(bound);
-    let port = if told.port() == 0 { bound.port() } else { told.port() };
-    if !told.ip().is_unspecified() {
-        return Some(SocketAddr::new(told.ip(), port));
+    let address = advertise.unwrap_or(bound);
+    let port = if address.port() == 0 { bound.port() } else { address.port() };
+    if !address.ip().is_unspecified() {
+        return Some(SocketAddr::new(address.ip(), port));
     }
     // Addresses that are reserved for documentation: only the routing table is consulted, and nothing is sent.
     let anywhere: [SocketAddr; 2] =

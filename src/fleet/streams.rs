@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quinn::{RecvStream, SendStream};
 use tokio::task::JoinSet;
 
-use super::exchange::{self, Exchange};
+use super::ask_stream::{self, AskTakerCell};
 use super::frame::Channel;
 use super::link::{Closing, Link};
 use super::look::{self, Looks};
@@ -15,7 +15,7 @@ use super::stats::Counters;
 #[derive(Clone, Debug)]
 pub(crate) struct Answerers {
     /// `None` where this node takes no part in asks.
-    pub(crate) asks: Option<Arc<Exchange>>,
+    pub(crate) asks: Option<Arc<AskTakerCell>>,
     pub(crate) looks: Arc<Looks>,
 }
 
@@ -47,8 +47,8 @@ async fn answer_stream(
         return;
     }
     let lost = match (channel[0], answerers.asks) {
-        (channel, Some(exchange)) if channel == Channel::Ask as u8 => {
-            return exchange::serve(link, exchange, counters, answers, asked).await;
+        (channel, Some(taker)) if channel == Channel::Ask as u8 => {
+            return ask_stream::serve(link, taker, counters, answers, asked).await;
         }
         (channel, _) if channel == Channel::Look as u8 => {
             return look::answer(&link, &answerers.looks, &counters, answers, asked).await;

@@ -1,7 +1,7 @@
 //! TLS between peers: version 1.3, certificates on both sides, one fleet.
 //!
 //! Both sides must name the protocol `rationd/1/<fleet>` (ALPN), so peers of another fleet or of an incompatible
-//! version separate before they exchange any data. Sessions are never resumed, because a resumed session would skip
+//! version separate before any data is sent. Sessions are never resumed, because a resumed session would skip
 //! the check of the certificate under the present CA.
 
 use std::sync::Arc;

@@ -210,7 +210,7 @@ mod tests {
     fn of_others_those_stay_who_were_heard_and_the_rest_is_where_to_dial() {
         let mut inspector = inspector();
         tell(&mut inspector, "b", vec![known("b", 1, 9)]).expect("it is itself");
-        let told = vec![
+        let digest = vec![
             known("a", 1, 5),
             known("b", 1, u64::MAX),
             known("ghost", 3, 8),
@@ -218,21 +218,24 @@ mod tests {
             known("own", 6, 9),
         ];
         let left = vec![known("a", 1, 5), known("b", 1, 9), known("own", 7, 6)];
-        assert_eq!(tell(&mut inspector, "a", told.clone()), Ok((syn(left.clone()), vec![at(3)])));
-        assert_eq!(tell(&mut inspector, "a", told), Ok((syn(left), Vec::new())), "it was dialled a moment ago");
+        assert_eq!(tell(&mut inspector, "a", digest.clone()), Ok((syn(left.clone()), vec![at(3)])));
+        assert_eq!(tell(&mut inspector, "a", digest), Ok((syn(left), Vec::new())), "it was dialled a moment ago");
     }
 
     #[test]
     fn facts_of_another_address_are_nobodys() {
-        let told = |port: u16| {
+        let message_from = |port: u16| {
             let port = port.to_le_bytes();
             let node = [b"\0\x01\0a\x01\0\0\0\0\0\0\0\x04\x7f\0\0\x01", port.as_slice(), &[0; 16]].concat();
             let block = [node.as_slice(), b"\x02\x03\0\0\0\0\0\0\0"].concat();
             Bytes::from([b"\x53\xb0\0\x02\x02", [block.len() as u8, 0].as_slice(), &block, &[0]].concat())
         };
         let mut inspector = inspector();
-        assert!(inspector.inspect(&GossipMessage::new(id("a"), at(1), told(1))).is_ok());
-        assert_eq!(inspector.inspect(&GossipMessage::new(id("a"), at(1), told(2))), Err(InvalidMessage::NotItself));
+        assert!(inspector.inspect(&GossipMessage::new(id("a"), at(1), message_from(1))).is_ok());
+        assert_eq!(
+            inspector.inspect(&GossipMessage::new(id("a"), at(1), message_from(2))),
+            Err(InvalidMessage::NotItself)
+        );
     }
 
     #[test]

@@ -319,7 +319,7 @@ impl Daemon {
                 node.ask_through(lending.clone());
                 let asks = PeerAsks::new(node.clone(), self.state.policies.clone(), lending);
                 let asks: Arc<dyn AskTaker> = Arc::new(asks);
-                fleet.exchange(&asks);
+                fleet.hand_asks_to(&asks);
                 self.asks = Some(asks);
             }
             let _ = self.state.fleet_look.set(FleetLook::new(fleet.clone()));

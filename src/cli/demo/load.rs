@@ -31,7 +31,7 @@ pub(super) async fn ask(socket: Arc<Path>, node: usize, every: Duration, ledger:
         }
         let Some(open) = &mut stream else { continue };
         let begun = clock.now();
-        match exchange(open, &mut input).await {
+        match round_trip(open, &mut input).await {
             Ok(reply) => {
                 let waited = clock.now().since(begun);
                 let fields = reply.as_array().unwrap_or_default();
@@ -49,7 +49,7 @@ pub(super) async fn ask(socket: Arc<Path>, node: usize, every: Duration, ledger:
     }
 }
 
-async fn exchange(stream: &mut UnixStream, input: &mut Vec<u8>) -> io::Result<Value> {
+async fn round_trip(stream: &mut UnixStream, input: &mut Vec<u8>) -> io::Result<Value> {
     stream.write_all(QUESTION).await?;
     loop {
         if let Some((value, len)) = Value::parse(input).map_err(io::Error::other)? {

@@ -1,8 +1,8 @@
-//! The ways in which an exchange with a server can fail.
+//! The ways in which a round trip to a server can fail.
 
 use crate::core::time::{Instant, Micros};
 
-/// How an exchange failed, and whether the command may have been executed.
+/// How a round trip failed, and whether the command may have been executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// It is unknown whether it was executed.

@@ -78,7 +78,7 @@ impl StoreStats {
         self.calls[index][outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts one answered exchange with a server.
+    /// Counts one answered round trip to a server.
     pub(crate) fn count_latency(&self, took: Micros) {
         let bucket = BOUNDS_US.iter().position(|&bound| took.0 <= bound).unwrap_or(BOUNDS_US.len());
         self.latency[bucket].fetch_add(1, Relaxed);
@@ -153,7 +153,7 @@ pub struct Snapshot {
     pub dials: u64,
     /// Times that a breaker opened.
     pub breaker_opened: u64,
-    /// Answered exchanges per latency bucket (not cumulative); see [`LATENCY_BOUNDS`].
+    /// Answered round trips per latency bucket (not cumulative); see [`LATENCY_BOUNDS`].
     pub latency: [u64; 12],
     /// Sum of their latencies.
     pub latency_sum: Duration,
