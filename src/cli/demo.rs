@@ -40,8 +40,8 @@ pub(crate) fn run(args: &DemoArgs, globals: &Globals) -> anyhow::Result<ExitCode
         output::data(&format!("rationd demo: limit {}, one key; the store is {}", Stage::limit(), stage.store.name))?;
     }
     let whole = Duration::from_secs(u64::from(args.seconds));
-    let told = story::play(&mut stage, whole, &mut |line| if is_json { Ok(()) } else { output::data(line) })?;
-    output::data(&if is_json { told.json.to_string() } else { told.text })?;
-    let is_kept = !told.is_cut_short && told.judged.iter().copied().all(Worst::is_kept);
+    let played = story::play(&mut stage, whole, &mut |line| if is_json { Ok(()) } else { output::data(line) })?;
+    output::data(&if is_json { played.json.to_string() } else { played.text })?;
+    let is_kept = !played.is_cut_short && played.judged.iter().copied().all(Worst::is_kept);
     Ok(if is_kept { Code::Ok } else { Code::No }.into())
 }

@@ -14,7 +14,7 @@ use crate::clock;
 
 pub(crate) fn run(args: &DenialsArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
     let answer = ask_json(socket, &[b"RATION.DENIALS"])?;
-    let Value::Array(told) = answer else { return Ok(Code::Ok.into()) };
+    let Value::Array(denials) = answer else { return Ok(Code::Ok.into()) };
     let wanted = |denial: &Value, field: &str, wanted: &Option<String>| {
         // The daemon keeps the beginning of a key.
         wanted.as_ref().is_none_or(|wanted| match denial[field].as_str() {
@@ -22,8 +22,9 @@ pub(crate) fn run(args: &DenialsArgs, globals: &Globals, socket: &Path) -> anyho
             None => false,
         })
     };
-    let told = told.into_iter().filter(|one| wanted(one, "key", &args.key) && wanted(one, "policy", &args.policy));
-    let mut merged = merge(told);
+    let denials =
+        denials.into_iter().filter(|one| wanted(one, "key", &args.key) && wanted(one, "policy", &args.policy));
+    let mut merged = merge(denials);
     merged.sort_by_key(|one| std::cmp::Reverse(one["last_ms"].as_u64()));
     merged.truncate(args.count as usize);
     if globals.output == Output::Json {
@@ -45,10 +46,10 @@ pub(crate) fn run(args: &DenialsArgs, globals: &Globals, socket: &Path) -> anyho
 }
 
 /// Merges the daemon's entries, of which each is about one second, into one for each key, limit and reason.
-fn merge(told: impl Iterator<Item = Value>) -> Vec<Value> {
+fn merge(denials: impl Iterator<Item = Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     let mut known: std::collections::HashMap<String, usize> = std::collections::HashMap::new();
-    for one in told {
+    for one in denials {
         let what = ["policy", "limit", "digest", "reason"].map(|field| one[field].to_string()).join(" ");
         match known.get(&what) {
             Some(&index) => {

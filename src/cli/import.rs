@@ -49,9 +49,9 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
 #[doc(hidden)]
 pub fn import_envoy(text: &str) -> Result<String, Vec<String>> {
     let path = Path::new("limits.yaml");
-    let told = |flaws: Vec<Flaw>| flaws.into_iter().map(|flaw| flaw.place(path, text).to_string()).collect();
-    let mut fragment = translate::fragment(text, "limits.yaml").map_err(told)?;
-    let _: Vec<String> = told(std::mem::take(&mut fragment.warnings));
+    let texts = |flaws: Vec<Flaw>| flaws.into_iter().map(|flaw| flaw.place(path, text).to_string()).collect();
+    let mut fragment = translate::fragment(text, "limits.yaml").map_err(texts)?;
+    let _: Vec<String> = texts(std::mem::take(&mut fragment.warnings));
     Ok(fragment.toml)
 }
 

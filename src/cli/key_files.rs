@@ -42,8 +42,8 @@ mod tests {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
             assert_eq!(problem("fleet.key", file.path()).is_none(), is_private, "{mode:o}");
         }
-        let told = problem("fleet.key", file.path()).expect("it is open");
-        assert!(told.starts_with("fleet.key ") && told.contains("(mode 0602): chmod o= "), "{told}");
+        let found = problem("fleet.key", file.path()).expect("it is open");
+        assert!(found.starts_with("fleet.key ") && found.contains("(mode 0602): chmod o= "), "{found}");
         assert_eq!(problem("fleet.key", Path::new("/nowhere")), None);
     }
 }

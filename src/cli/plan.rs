@@ -84,15 +84,16 @@ impl Recorded {
     fn read(args: &PlanArgs, digests: DigestKey) -> Result<Self, ExitError> {
         let (mut nodes, mut has_keys) = (Vec::new(), true);
         for path in &args.from {
-            let told = |problem: String| ExitError::new(Code::System, format!("--from {}: {problem}", path.display()));
-            let read = file::read(path).map_err(|error| told(error.to_string()))?;
+            let failure =
+                |problem: String| ExitError::new(Code::System, format!("--from {}: {problem}", path.display()));
+            let read = file::read(path).map_err(|error| failure(error.to_string()))?;
             if read.digests != digest_tag(digests) {
                 let problem = "was recorded under another store.digest_secret_file than the present configuration has: \
                                name the configuration of that daemon with --config";
-                return Err(told(problem.to_owned()));
+                return Err(failure(problem.to_owned()));
             }
             if read.arrivals.is_empty() {
-                return Err(told("nothing is recorded in it yet".to_owned()));
+                return Err(failure("nothing is recorded in it yet".to_owned()));
             }
             has_keys &= read.has_keys;
             let mut arrivals = read.arrivals;

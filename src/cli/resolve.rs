@@ -79,8 +79,8 @@ pub(crate) fn digest_key(config: &Config) -> Result<DigestKey, String> {
 
 /// The key of the digests, which is derived from the only line of a file.
 fn read_secret(path: &Path) -> Result<DigestKey, String> {
-    let told = |problem: String| format!("store.digest_secret_file {}: {problem}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| told(format!("cannot be read: {error}")))?;
+    let failure = |problem: String| format!("store.digest_secret_file {}: {problem}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| failure(format!("cannot be read: {error}")))?;
     let line = text.trim_end();
     let seen = match (line.lines().count(), line.chars().count()) {
         (0 | 1, length) if length >= SECRET => None,
@@ -88,7 +88,7 @@ fn read_secret(path: &Path) -> Result<DigestKey, String> {
         (lines, _) => Some(format!("{lines} lines")),
     };
     if let Some(seen) = seen {
-        return Err(told(format!(
+        return Err(failure(format!(
             "has {seen}; one line of at least {SECRET} characters was wanted, the same at all nodes of the store: \
              openssl rand -hex 16 > {}",
             path.display()

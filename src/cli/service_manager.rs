@@ -33,9 +33,9 @@ pub(crate) async fn stopping() {
 }
 
 async fn notify(state: NotifyState<'static>) {
-    let told = tokio::task::spawn_blocking(move || sd_notify::notify(&[state]));
+    let notified = tokio::task::spawn_blocking(move || sd_notify::notify(&[state]));
     if let Ok(Err(error)) =
-        tokio::time::timeout(std::time::Duration::from_millis(200), told).await.unwrap_or(Ok(Ok(())))
+        tokio::time::timeout(std::time::Duration::from_millis(200), notified).await.unwrap_or(Ok(Ok(())))
     {
         tracing::warn!(%error, "the service manager cannot be told");
     }

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &SizeArgs, globals: &Globals) -> anyhow::Result<ExitCode
     };
     let size = reckon(args, &policies, rule, trip);
     let rate = args.rate as f64;
-    let told = json!({
+    let summary = json!({
         "nodes": args.nodes,
         "checks_per_second": args.rate,
         "store_calls_per_second": size.calls.round(),
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &SizeArgs, globals: &Globals) -> anyhow::Result<ExitCode
         "redis_bytes_at_most": size.redis_bytes.round(),
     });
     if globals.output == Output::Json {
-        output::data(&told.to_string())?;
+        output::data(&summary.to_string())?;
         return Ok(Code::Ok.into());
     }
     let per_1000 = |value: f64| format!("{:.1}", value / rate * 1_000.0);
@@ -181,9 +181,9 @@ fn replay_group(group: &Group, args: &SizeArgs, policies: &PolicySet, rule: &Rul
     recordings.iter_mut().for_each(|arrivals| arrivals.sort_by_key(|arrival| arrival.at));
     let counted_from = Timestamp(START + (warm_up * 1e6) as u64);
     let terms = Terms { nodes: recordings.len(), trip, timeout: TIMEOUT, digests: DigestKey::default(), counted_from };
-    let told = replay(policies, &recordings, false, terms);
+    let replayed = replay(policies, &recordings, false, terms);
     let counted = || {
-        let both = recordings.iter().flatten().zip(told.fates.iter().flatten());
+        let both = recordings.iter().flatten().zip(replayed.fates.iter().flatten());
         both.filter(|(arrival, _)| arrival.at >= counted_from)
     };
     let checks = (counted().count() as f64).max(1.0);
@@ -192,8 +192,8 @@ fn replay_group(group: &Group, args: &SizeArgs, policies: &PolicySet, rule: &Rul
     // nodes.
     let asks = 1.0 - (-per_key * period / f64::from(args.nodes)).exp();
     Cost {
-        calls: told.calls as f64 / checks,
-        waits: told.waits as f64 / checks,
+        calls: replayed.calls as f64 / checks,
+        waits: replayed.waits as f64 / checks,
         denied: denied / checks,
         nodes: f64::from(args.nodes) * asks,
     }

@@ -592,8 +592,8 @@ mod tests {
         assert_eq!([peer, other].map(|peer| owners.time_to_answer(peer, awaited)), [Micros(15_000); 2]);
         assert_eq!(owners.time_to_answer(peer, Micros(9_000)), Micros(0), "its answer would come too late");
         owners.note_answer(peer, Micros(24_000));
-        let told = owners.time_to_answer(peer, awaited);
-        assert!((Micros(14_800)..Micros(15_000)).contains(&told), "it has called the store: {told:?}");
+        let time = owners.time_to_answer(peer, awaited);
+        assert!((Micros(14_800)..Micros(15_000)).contains(&time), "it has called the store: {time:?}");
         owners.note_answer(peer, Micros(2_000));
         assert_eq!(owners.time_to_answer(peer, awaited), Micros(23_000));
         (0..1_000).for_each(|_| owners.note_answer(peer, Micros(20_000)));

@@ -324,9 +324,9 @@ impl Shard {
         let Some(fleet) = self.cx.fleet else { return };
         let peers = u64::from(fleet.live.saturating_sub(1).max(1));
         let most = (most as u64).saturating_mul(peers);
-        let mut told = usage::entries(into, peers);
+        let mut entries = usage::entries(into, peers);
         for index in self.cx.talkers.turn(rank) {
-            if told >= most {
+            if entries >= most {
                 break;
             }
             self.cx.talkers.note_turn(rank, index);
@@ -334,7 +334,7 @@ impl Shard {
             if !leased::report_usage(&mut self.table[index], &self.cx, now, fleet, into) {
                 self.cx.talkers.remove(index);
             }
-            told = told.saturating_add(usage::entries(&into[before..], peers));
+            entries = entries.saturating_add(usage::entries(&into[before..], peers));
         }
     }
 

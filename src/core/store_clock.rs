@@ -187,9 +187,9 @@ mod tests {
                 // The peer read the store's clock 0.9 s ago, and answers within a millisecond.
                 let read = at - 900_000;
                 let peer = StoreClock::new(local(read, ppm), local(read + 1_000, ppm), Timestamp(START + read + 500));
-                let told = [peer.surely(local(at, ppm)), peer.at_most(local(at, ppm))];
+                let bounds = [peer.surely(local(at, ppm)), peer.at_most(local(at, ppm))];
                 let sent = local(at - 500, -150);
-                let said = StoreClock::new(sent - told[1].since(told[0]), local(at + 500, -150), told[0]);
+                let said = StoreClock::new(sent - bounds[1].since(bounds[0]), local(at + 500, -150), bounds[0]);
                 clock = clock.narrowed(local(at + 500, -150), &said).expect("all tell of one clock");
                 let (now, truth) = (local(at + 500, -150), Timestamp(START + at + 500));
                 assert!(clock.earliest(now) <= truth && truth <= clock.latest(now), "{clock:?} at {second} s");

@@ -74,17 +74,17 @@ mod tests {
 
     /// The keys that report in a round with room for `most` entries, if each has one entry.
     fn round(talkers: &mut Talkers, most: usize) -> Vec<u32> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for rank in Rank::ALL {
             for index in talkers.turn(rank) {
-                if told.len() >= most {
+                if reported.len() >= most {
                     break;
                 }
                 talkers.note_turn(rank, index);
-                told.push(index);
+                reported.push(index);
             }
         }
-        told
+        reported
     }
 
     #[test]
@@ -92,8 +92,8 @@ mod tests {
         let mut talkers = Talkers::default();
         (10..17).for_each(|index| talkers.insert(index, Rank::Used));
         talkers.insert(15, Rank::Lost);
-        let told: Vec<_> = (0..3).map(|_| round(&mut talkers, 4)).collect();
-        assert_eq!(told, [[15, 10, 11, 12], [15, 13, 14, 16], [15, 10, 11, 12]]);
+        let rounds: Vec<_> = (0..3).map(|_| round(&mut talkers, 4)).collect();
+        assert_eq!(rounds, [[15, 10, 11, 12], [15, 13, 14, 16], [15, 10, 11, 12]]);
         (30..36).for_each(|index| talkers.insert(index, Rank::Lost));
         assert_eq!([(); 2].map(|()| round(&mut talkers, 4)), [[30, 31, 32, 33], [34, 35, 15, 30]]);
     }

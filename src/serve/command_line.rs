@@ -43,8 +43,8 @@ pub(super) fn answer(state: Arc<ServerState>, admin: Admin, waiter: Waiter) {
 
 /// What each node of the fleet does, as JSON.
 async fn of_fleet(state: &Arc<ServerState>, most: usize) -> Result<String, String> {
-    let told = fleet_top::of_fleet(state, most).await;
-    told.map(|told| told.to_string()).ok_or_else(|| ALONE.into())
+    let figures = fleet_top::of_fleet(state, most).await;
+    figures.map(|figures| figures.to_string()).ok_or_else(|| ALONE.into())
 }
 
 fn text(state: &ServerState, admin: Admin) -> Result<String, String> {

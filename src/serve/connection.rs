@@ -156,10 +156,10 @@ impl<S: ClientStream> Connection<S> {
             if self.session.replies().is_ready() {
                 return Poll::Ready(TurnEnd::Yield);
             }
-            let told = self.unsent.is_empty() && self.session.replies().is_empty();
+            let is_all_sent = self.unsent.is_empty() && self.session.replies().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Input::Awaited | Input::Withheld);
-            if told && ((last && !self.intake.halted) || (idle && state.admission.is_stopping())) {
+            if is_all_sent && ((last && !self.intake.halted) || (idle && state.admission.is_stopping())) {
                 return Poll::Ready(TurnEnd::Over);
             }
             match input {

@@ -228,9 +228,10 @@ mod tests {
             shards.iter_mut().for_each(|shard| shard.seen(Instant(24_999_999), Kind::Used, &mut seen));
             let mut wanted: Vec<(u64, u128)> = counts.into_iter().map(|(digest, count)| (count, digest)).collect();
             wanted.sort_unstable_by_key(|(count, digest)| (std::cmp::Reverse(*count), *digest));
-            let told: Vec<(u64, u128)> = top(seen, 20).iter().map(|seen| (seen.times, seen.name.digest.0)).collect();
-            let found = wanted[..20].iter().filter(|(_, digest)| told.iter().any(|(_, told)| told == digest)).count();
-            assert_eq!(found, 20, "seed {seed}: {told:?} of {:?}", &wanted[..25]);
+            let listed: Vec<(u64, u128)> = top(seen, 20).iter().map(|seen| (seen.times, seen.name.digest.0)).collect();
+            let found =
+                wanted[..20].iter().filter(|(_, digest)| listed.iter().any(|(_, listed)| listed == digest)).count();
+            assert_eq!(found, 20, "seed {seed}: {listed:?} of {:?}", &wanted[..25]);
         }
     }
 }

@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(both.get("cost"), Some(&b"7"[..]));
         assert_eq!(both.read_json(br#"{"style":[]}"#).unwrap_err(), "'style' is []: wanted a string or a number");
         for doubled in [&br#"{"key":"a","key":"b"}"#[..], br#"{"key":"a","other":1,"k\u0065y":"a"}"#] {
-            let told = Parameters::default().read_json(doubled).unwrap_err();
-            assert_eq!(told, "the parameter 'key' stands twice");
+            let error = Parameters::default().read_json(doubled).unwrap_err();
+            assert_eq!(error, "the parameter 'key' stands twice");
         }
     }
 }

@@ -124,7 +124,7 @@ fn anew(key: Option<&str>, old: &Plan, new: &Plan) -> Vec<Value> {
     };
     let old = limits(old);
     let counted = limits(new).into_iter().enumerate().filter(|_| !old.is_empty());
-    let told = counted.filter_map(|(place, limit)| {
+    let differing = counted.filter_map(|(place, limit)| {
         let why = match old.get(place) {
             None => "no limit was in its place".to_owned(),
             Some(before) if goes_on(before, &limit) => return None,
@@ -133,7 +133,7 @@ fn anew(key: Option<&str>, old: &Plan, new: &Plan) -> Vec<Value> {
         };
         Some(json!({"limit": limit.to_string(), "override": key, "why": why}))
     });
-    told.collect()
+    differing.collect()
 }
 
 /// The same for people: a line for each policy, and below it one for each setting and for each limit that starts anew.

@@ -254,13 +254,13 @@ mod tests {
         assert!(!replies.is_ready());
         replies.fill(0, reply("first"));
         assert_eq!(replies.held_back(), wanted.len());
-        let mut told = Vec::new();
+        let mut written = Vec::new();
         while replies.is_ready() {
             replies.release(Instant(2), &mut direct, 10_000, &mut ThreadStats::default());
             assert!(direct.len() <= 10_000);
-            told.append(&mut direct);
+            written.append(&mut direct);
         }
-        assert_eq!(told, wanted);
+        assert_eq!(written, wanted);
         assert!(replies.is_empty() && replies.held_back() == 0);
     }
 

@@ -300,13 +300,13 @@ mod tests {
             count(&mut sketch, &policy, key);
             *counts.entry(digest(key).0).or_insert(0) += 1;
         }
-        let mut told = 0;
+        let mut kept = 0;
         for seen in sketch.seen() {
             let came = counts[&seen.name.digest.0];
             assert!(seen.times <= came, "{came}: {seen:?}");
-            told += 1;
+            kept += 1;
         }
-        assert!(told >= SETS / 2, "{told}");
+        assert!(kept >= SETS / 2, "{kept}");
     }
 
     #[test]

@@ -90,12 +90,12 @@ impl StatusPage {
         let (now, looking) = (state.node.clock.now(), state.clone());
         ask(&self.nodes, now, async move {
             let seen = fleet_top::of_fleet(&looking, 0).await?;
-            let told = seen["nodes"].as_array().into_iter().flatten().map(totals).collect();
-            Some((looking.node.clock.now(), told))
+            let figures = seen["nodes"].as_array().into_iter().flatten().map(totals).collect();
+            Some((looking.node.clock.now(), figures))
         });
         let nodes = lock(&self.nodes);
         let fresh = nodes.totals.as_ref().filter(|(at, _)| now.since(*at) < STALE);
-        fresh.map(|(_, told)| told.clone()).unwrap_or_default()
+        fresh.map(|(_, figures)| figures.clone()).unwrap_or_default()
     }
 
     /// The page, and the policy for browsers that it comes with.
@@ -162,8 +162,8 @@ fn ask(
     drop(known);
     let asker = Asking(nodes.clone());
     tokio::spawn(async move {
-        if let Some(told) = asking.await {
-            lock(&asker.0).totals = Some(told);
+        if let Some(figures) = asking.await {
+            lock(&asker.0).totals = Some(figures);
         }
     });
 }
@@ -251,20 +251,20 @@ fn peers(figures: &Value, nodes: &Value) -> String {
             &["Node", "State", "Address", "Owns", "Admitted", "Denied", "Keys", "Store", "Problem"],
             list,
             |peer| {
-                let told = nodes
+                let of_node = nodes
                     .as_array()
                     .into_iter()
                     .flatten()
                     .find(|node| node["node"] == peer["name"])
                     .unwrap_or(&Value::Null);
-                let store = match told["store_up"].as_bool() {
+                let store = match of_node["store_up"].as_bool() {
                     Some(true) => "up".to_owned(),
                     Some(false) => "AWAY".to_owned(),
                     None => NOTHING.to_owned(),
                 };
                 let of_peer = ["name", "state", "address", "owns"].map(|field| text(&peer[field]));
-                let of_told = ["allowed", "denied", "keys"].map(|field| text(&told[field]));
-                of_peer.into_iter().chain(of_told).chain([store, text(&told["problem"])]).collect()
+                let numbers = ["allowed", "denied", "keys"].map(|field| text(&of_node[field]));
+                of_peer.into_iter().chain(numbers).chain([store, text(&of_node["problem"])]).collect()
             },
         ),
         None => "<tr><td>This node is alone.".into(),
@@ -368,9 +368,9 @@ mod tests {
         assert!(policies(&figures).contains("<td class=t>&lt;script&gt;"), "{}", policies(&figures));
         let nodes =
             json!([{"node": "a\"b'&\u{7}", "allowed": 7, "denied": 2, "keys": 5, "store_up": false, "problem": "<b>"}]);
-        let told = peers(&figures, &nodes);
-        assert!(told.contains("a&quot;b&#39;&amp;\u{fffd}") && told.contains("&lt;b&gt;"), "{told}");
-        assert!(told.contains("<td>30<td>7<td>2<td>5<td class=\"t bad\">AWAY"), "{told}");
+        let page = peers(&figures, &nodes);
+        assert!(page.contains("a&quot;b&#39;&amp;\u{fffd}") && page.contains("&lt;b&gt;"), "{page}");
+        assert!(page.contains("<td>30<td>7<td>2<td>5<td class=\"t bad\">AWAY"), "{page}");
         assert!(peers(&figures, &Value::Null).contains("<td>30<td>"), "nobody has told anything yet");
     }
 
@@ -378,9 +378,9 @@ mod tests {
     fn of_a_node_that_was_looked_at_sums_are_shown() {
         let policies = json!([{"name": "api", "allowed": 5, "denied": 1}, {"name": "b", "allowed": 6, "denied": 2},
             {"name": format!("api{ON_TRIAL}"), "allowed": 90, "denied": 90}]);
-        let told =
+        let answer =
             json!({"node": "a", "told": "totals", "top": {"policies": policies, "keys": 3, "at_ms": 9, "store": null}});
-        let seen = totals(&told);
+        let seen = totals(&answer);
         assert_eq!((&seen["allowed"], &seen["denied"], &seen["keys"]), (&json!(11), &json!(3), &json!(3)));
         assert!(!seen.to_string().contains("api"), "{seen}");
         let silent = totals(&json!({"node": "b", "away": true, "problem": "no answer in time"}));
@@ -393,7 +393,7 @@ mod tests {
         async fn seen(nodes: &Arc<Mutex<Nodes>>) -> Option<u64> {
             // The runtime has one thread, so the spawned task has ended after this.
             tokio::task::yield_now().await;
-            lock(nodes).totals.as_ref().and_then(|(_, told)| told.as_u64())
+            lock(nodes).totals.as_ref().and_then(|(_, figures)| figures.as_u64())
         }
         let (nodes, second) = (Arc::<Mutex<Nodes>>::default(), |number: u64| Instant(number * 1_000_000));
         ask(&nodes, second(1), async { Some((Instant(1), json!(1))) });

@@ -270,9 +270,9 @@ mod tests {
     fn head_keeps_what_it_is_told() {
         let mut cells = Cells::new(10, 7);
         for epoch in [1, ELSEWHERE - 1, ELSEWHERE, (1 << 53) - 1, 2] {
-            let told = Head { epoch, reset: epoch % 2 == 0, expires: Timestamp((1 << 53) - 1) };
-            store(&mut cells, NOW, 1, told, &["1/1s sliding", "1/1s"]).unwrap();
-            assert_eq!(cells.head(1), Some(told));
+            let head = Head { epoch, reset: epoch % 2 == 0, expires: Timestamp((1 << 53) - 1) };
+            store(&mut cells, NOW, 1, head, &["1/1s sliding", "1/1s"]).unwrap();
+            assert_eq!(cells.head(1), Some(head));
         }
         assert!(cells.epochs.is_empty());
     }
@@ -281,16 +281,16 @@ mod tests {
     fn counter_keeps_what_it_is_told_whatever_stands_beside() {
         let most = (1 << 53) - 1;
         let limits = [Limit::parse("1/1s sliding").unwrap(), Limit::parse("1/1s sliding").unwrap()];
-        let told = [
+        let counters = [
             Counter { used: most, prev: 1, at: Timestamp(most - 1) },
             Counter { used: most - 5, prev: most, at: Timestamp(0) },
         ];
         let mut cells = Cells::new(10, 7);
         for (first, second) in [(0, 1), (1, 0)] {
             let head = Head { epoch: 77 << first, reset: first == 0, expires: Timestamp(most) };
-            cells.store(NOW, 1, head, &limits, &[told[first], told[second]], |_| {}).unwrap();
-            assert_eq!(cells.counter(1, 0, &limits[0]), told[first]);
-            assert_eq!(cells.counter(1, 1, &limits[1]), told[second]);
+            cells.store(NOW, 1, head, &limits, &[counters[first], counters[second]], |_| {}).unwrap();
+            assert_eq!(cells.counter(1, 0, &limits[0]), counters[first]);
+            assert_eq!(cells.counter(1, 1, &limits[1]), counters[second]);
             assert_eq!(cells.head(1), Some(head));
         }
         assert_eq!(cells.len(), 2);

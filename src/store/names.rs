@@ -103,12 +103,12 @@ mod tests {
         for number in 0..10_000_u32 {
             names.push(&rule, &number.to_le_bytes());
         }
-        let (mut told, mut before) = (Vec::new(), u64::MAX);
+        let (mut listed, mut before) = (Vec::new(), u64::MAX);
         while let Some(&(last, ..)) = names.before(before).last() {
-            told.extend(names.before(before).into_iter().map(|(number, _, key)| (number, key)));
+            listed.extend(names.before(before).into_iter().map(|(number, _, key)| (number, key)));
             before = last;
         }
         let wanted = (0..10_000_u32).rev().map(|number| (u64::from(number) + 1, number.to_le_bytes().into()));
-        assert_eq!(told, wanted.collect::<Vec<(u64, Box<[u8]>)>>());
+        assert_eq!(listed, wanted.collect::<Vec<(u64, Box<[u8]>)>>());
     }
 }

@@ -161,14 +161,14 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
     if frame.entries.len() > MOST {
         return Err(BadDigest::TooMany { entries: frame.entries.len() });
     }
-    let told = frame.entries.into_iter().map(|entry| Usage {
+    let entries = frame.entries.into_iter().map(|entry| Usage {
         digest: key::Digest(u128::from_be_bytes(entry.key)),
         limit: entry.limit,
         window: Timestamp(frame.latest.saturating_sub(entry.before)),
         count: Count { admitted: entry.admitted, refunded: entry.refunded },
         epoch: 0,
     });
-    let mut usage: Vec<_> = told.collect();
+    let mut usage: Vec<_> = entries.collect();
     for loss in losses.0 {
         usage.get_mut(usize::from(loss.entry)).ok_or(BadDigest::Malformed)?.epoch = loss.epoch;
     }
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn an_entry_takes_22_bytes() {
-        let told: Vec<_> = (0..1_000).map(|number| Usage { window: Timestamp(60_000_000), ..usage(number) }).collect();
-        let bytes: usize = encode(&told).iter().map(Vec::len).sum();
+        let many: Vec<_> = (0..1_000).map(|number| Usage { window: Timestamp(60_000_000), ..usage(number) }).collect();
+        let bytes: usize = encode(&many).iter().map(Vec::len).sum();
         assert!((20_000..=22_500).contains(&bytes), "{bytes}");
     }
 

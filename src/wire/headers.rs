@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    fn told(style: Style, decision: &Decision) -> String {
+    fn lines(style: Style, decision: &Decision) -> String {
         let fields = fields(style, decision, Some(&rule()));
         fields.iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
     }
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn draft_names_all_limits_and_the_tightest() {
         let policy = "ratelimit-policy: \"100/1m\";q=100;w=60,\"1000/1d fixed\";q=1000;w=86400\n";
-        let allowed = told(Style::Draft, &decision(Verdict::Allow, 50));
+        let allowed = lines(Style::Draft, &decision(Verdict::Allow, 50));
         assert_eq!(allowed, format!("{policy}ratelimit: \"100/1m\";r=50;t=1\n"));
-        let denied = told(Style::Draft, &decision(Verdict::Deny, 0));
+        let denied = lines(Style::Draft, &decision(Verdict::Deny, 0));
         assert_eq!(denied, format!("{policy}ratelimit: \"100/1m\";r=0;t=2\nretry-after: 2\n"));
     }
 
@@ -167,33 +167,33 @@ mod tests {
     fn a_window_has_more_when_it_ends_and_a_whole_bucket_waits_for_nothing() {
         let mut window = decision(Verdict::Allow, 7);
         window.limit_index = 1;
-        assert!(told(Style::Draft, &window).ends_with("r=7;t=31\n"));
+        assert!(lines(Style::Draft, &window).ends_with("r=7;t=31\n"));
         let whole = Decision { reset_after: Micros::ZERO, ..decision(Verdict::Allow, 100) };
-        assert!(told(Style::Draft, &whole).ends_with("r=100;t=0\n"));
+        assert!(lines(Style::Draft, &whole).ends_with("r=100;t=0\n"));
     }
 
     #[test]
     fn a_sliding_window_has_more_when_its_first_token_fades() {
         let rule = Rule::of("api", &[Limit::parse("100/1m sliding").unwrap()]);
-        let told = |remaining, reset_s| {
+        let ratelimit = |remaining, reset_s| {
             let reset_after = Micros::from_secs(reset_s);
             let decision = Decision { reset_after, ..decision(Verdict::Allow, remaining) };
             fields(Style::Draft, &decision, Some(&rule))[1].1.clone()
         };
-        assert_eq!(told(96, 80), "\"100/1m sliding\";r=96;t=35", "20 s of this window, a quarter of the next");
-        assert_eq!(told(99, 80), "\"100/1m sliding\";r=99;t=80");
-        assert_eq!(told(96, 40), "\"100/1m sliding\";r=96;t=10", "all of it was counted by the last window");
-        assert_eq!(told(100, 0), "\"100/1m sliding\";r=100;t=0");
+        assert_eq!(ratelimit(96, 80), "\"100/1m sliding\";r=96;t=35", "20 s of this window, a quarter of the next");
+        assert_eq!(ratelimit(99, 80), "\"100/1m sliding\";r=99;t=80");
+        assert_eq!(ratelimit(96, 40), "\"100/1m sliding\";r=96;t=10", "all of it was counted by the last window");
+        assert_eq!(ratelimit(100, 0), "\"100/1m sliding\";r=100;t=0");
     }
 
     #[test]
     fn older_styles_tell_a_wait_or_a_time() {
         let denied = decision(Verdict::Deny, 0);
         assert_eq!(
-            told(Style::X, &denied),
+            lines(Style::X, &denied),
             "x-ratelimit-limit: 100\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 31\nretry-after: 2\n"
         );
-        let github = told(Style::Github, &decision(Verdict::Allow, 40));
+        let github = lines(Style::Github, &decision(Verdict::Allow, 40));
         assert!(github.contains("x-ratelimit-used: 60\nx-ratelimit-reset: 1700000001\nx-ratelimit-resource: api\n"));
         assert!(!github.contains("retry-after"));
     }

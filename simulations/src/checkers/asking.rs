@@ -481,7 +481,7 @@ mod tests {
     /// Three answers took 3 ms each, or the first of them 2 ms.
     #[test]
     fn who_tells_a_peer_of_the_time_that_its_answer_needs_is_seen() {
-        for (first, told, answers, after, seen) in [
+        for (first, patience, answers, after, seen) in [
             (3_000, 2_000, 3, 10_000, 0),
             (3_000, 2_010, 3, 10_000, 1),
             (2_000, 2_010, 3, 10_000, 0),
@@ -499,12 +499,12 @@ mod tests {
                 hears(&mut history, &mut checker, at + trip, &ask, &loan(1));
             }
             let mut ask = peer_ask(9, 1, 1);
-            ask.terms.patience = Micros(told);
+            ask.terms.patience = Micros(patience);
             asks(&mut history, &mut checker, 14_000 + (answers - 1) * 10_000 + after - 10_000, &ask);
             assert_eq!(
                 checker.violations().len(),
                 seen,
-                "{first} {told} {answers} {after}: {:?}",
+                "{first} {patience} {answers} {after}: {:?}",
                 checker.violations()
             );
         }

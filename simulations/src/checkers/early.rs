@@ -313,12 +313,12 @@ impl Early {
                 self.reach_until(*key, moment.at);
             }
             Seen::Reported { frames, lies: true, .. } => {
-                let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
+                let reported = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
                 // A node remembers the lie until its window comes by the clock of the key's master, and then believes
                 // it.
                 let behind = self.plan.redis.skew.0;
                 let comes = |usage: &Usage| moment.at + usage.window.0.saturating_sub(moment.store.0) + behind;
-                let lied = told.filter_map(|usage| Some((self.is_of_open_window(moment, usage)?, comes(usage))));
+                let lied = reported.filter_map(|usage| Some((self.is_of_open_window(moment, usage)?, comes(usage))));
                 for (key, at) in lied.filter(|_| LIES.when(true)).collect::<Vec<_>>() {
                     self.reach_until(key, at);
                 }

@@ -471,8 +471,10 @@ impl Observer for FleetShares {
             }
             Seen::Reported { from, to, frames, lies: true } => {
                 self.liars.insert(*from, moment.at);
-                let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
-                self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
+                let reported = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
+                self.lied.extend(
+                    reported.map(|reported| (*to, reported.digest.0, reported.limit.into(), reported.window.0)),
+                );
             }
             Seen::Called { key, call, .. } => drop(self.digests.insert(*key, call.digest.0)),
             // Tokens lent from what is set aside are reported by the lender as admitted on its share.

@@ -143,7 +143,7 @@ mod tests {
 
     /// The violations when a hold of ten is settled to seven: `back` tokens go back, the client is told `told`, it is
     /// settled `times` times, at `at`.
-    fn seen(back: u64, told: u64, times: u64, at: u64) -> Vec<&'static str> {
+    fn seen(back: u64, stands: u64, times: u64, at: u64) -> Vec<&'static str> {
         let mut history = History::new("100/1s fixed");
         let mut checker = Holds { is_on: true, ..Holds::new(&history.setting()) };
         let request = Request { cost: 10, ..history.ask(&mut checker, 0) };
@@ -152,7 +152,7 @@ mod tests {
         history.see(&mut checker, 0, &Seen::Hold(request.id, kept));
         for _ in 0..times {
             let refund = Request { id: 77, kind: Kind::Refund, cost: back, ..request };
-            for holding in [Holding::Settles { actual: 7 }, Holding::Asks(&refund), Holding::Stands(told)] {
+            for holding in [Holding::Settles { actual: 7 }, Holding::Asks(&refund), Holding::Stands(stands)] {
                 history.see(&mut checker, at, &Seen::Hold(request.id, holding));
             }
         }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn more_than_it_was_is_seen() {
-        for (more, told, violations) in [(5, 15, 0), (6, 16, 1), (5, 10, 1)] {
+        for (more, stands, violations) in [(5, 15, 0), (6, 16, 1), (5, 10, 1)] {
             let mut history = History::new("100/1s fixed");
             let mut checker = Holds { is_on: true, ..Holds::new(&history.setting()) };
             let request = Request { cost: 10, ..history.ask(&mut checker, 0) };
@@ -180,7 +180,7 @@ mod tests {
                 history.see(&mut checker, 1, &Seen::Hold(request.id, holding));
             }
             history.answer(&mut checker, 2, &rest, Source::Lease, true);
-            history.see(&mut checker, 2, &Seen::Hold(request.id, Holding::Stands(told)));
+            history.see(&mut checker, 2, &Seen::Hold(request.id, Holding::Stands(stands)));
             assert_eq!(checker.violations().len(), violations, "{more}: {:?}", checker.violations());
         }
     }

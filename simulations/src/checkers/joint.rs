@@ -947,11 +947,11 @@ mod tests {
     fn parts_that_were_counted_apart_are_forgiven_what_they_are_beyond_the_share_of_one() {
         // Two nodes that each know of one node have 18 of ten, while one share is 9. So nine more than ten may be
         // admitted.
-        for (more, told, seen) in [(9, 1, 0), (10, 1, 1), (1, 2, 1)] {
+        for (more, nodes, seen) in [(9, 1, 0), (10, 1, 1), (1, 2, 1)] {
             let mut history = History::new("10/10s fixed");
             let mut checker = Joint::new(&history.setting());
             let at = 15 * SECOND;
-            history.nodes = told;
+            history.nodes = nodes;
             for incarnation in [0, 1] {
                 checker.lives.see(&Seen::Joined { node: 0, incarnation });
                 history.settled_in(&mut checker, at, [incarnation, incarnation + 1], 0);
@@ -1089,7 +1089,9 @@ mod tests {
     #[test]
     fn leases_and_shares_are_judged_again_when_another_clock_has_counted_the_key_for_long() {
         let rows = [(5, true, 8, 0), (5, true, 9, 1), (5, false, 9, 0), (0, true, 8, 1), (0, false, 8, 1)];
-        for ((ahead, told, at, seen), of) in rows.into_iter().flat_map(|row| [(row, "shares"), (row, "set aside")]) {
+        for ((ahead, is_settled, at, seen), of) in
+            rows.into_iter().flat_map(|row| [(row, "shares"), (row, "set aside")])
+        {
             let mut history = match of {
                 "shares" => History::new("10/1s fixed"),
                 _ => History::entitled("10/1s fixed"),
@@ -1100,14 +1102,14 @@ mod tests {
             let mut checker = Joint::new(&setting);
             history.lent(&mut checker, 1, ahead * SECOND, 1, 1);
             history.lent(&mut checker, 2 * SECOND, 0, 2, 1);
-            if told {
+            if is_settled {
                 history.settled(&mut checker, 3 * SECOND, 3, 1);
             }
             let at = at * SECOND + SECOND / 10;
             history.check(&mut checker, at, 0, Source::Share, true);
             history.check(&mut checker, at + 1, 7, Source::Lease, true);
             history.check(&mut checker, at + 2, 4, Source::Share, true);
-            assert_eq!(checker.violations().len(), seen, "{of} {ahead} {told} {at}: {:?}", checker.violations());
+            assert_eq!(checker.violations().len(), seen, "{of} {ahead} {is_settled} {at}: {:?}", checker.violations());
         }
     }
 

@@ -238,12 +238,12 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_wait_for_its_peers_is_seen() {
-        for (told, later, seen) in [(true, 300_000, 1), (true, 395_000, 0), (false, 300_000, 0)] {
+        for (is_reported, later, seen) in [(true, 300_000, 1), (true, 395_000, 0), (false, 300_000, 0)] {
             let mut history = History::new("10/1s fixed");
             let mut setting = history.setting();
             setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
             let mut checker = Repair::new(&setting);
-            if told {
+            if is_reported {
                 history.see(
                     &mut checker,
                     1,
@@ -265,8 +265,8 @@ mod tests {
             let mut setting = history.setting();
             setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
             let mut checker = Repair::new(&setting);
-            let told = Seen::Reported { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false };
-            history.see(&mut checker, 1, &told);
+            let report = Seen::Reported { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false };
+            history.see(&mut checker, 1, &report);
             (history.known, history.epoch) = (3, 2);
             history.settled(&mut checker, SECOND / 4, 1, 0);
             history.asks_under = 2;

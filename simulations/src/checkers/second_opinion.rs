@@ -429,7 +429,7 @@ mod tests {
         let back = Call { id: 8, op: again, ..ask.clone() };
         let others =
             Call { rule: Arc::new(Rule::of("p", &[Limit::parse("9/1s fixed").expect("a limit")])), ..ask.clone() };
-        for (what, passed, told, but, seen) in [
+        for (what, passed, id, but, seen) in [
             ("soon", RECORD_LIFE.0 - 1, 8, None, 1),
             ("late enough", RECORD_LIFE.0, 8, None, 0),
             ("of another return", 1, 9, None, 0),
@@ -447,7 +447,7 @@ mod tests {
                 checker.note(&ask, &grant(Timestamp(NOW.0 - 1)), &told_by("other"));
             }
             let call = if but == Some("limits") { &others } else { &ask };
-            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id: 0, other: told };
+            let dropped = Dropped { record: "n:other".into(), asked_in: 1, id: 0, other: id };
             let is_kept = checker.has_returned_of_late(call, Timestamp(NOW.0 + passed), &dropped);
             assert_eq!(usize::from(is_kept), seen, "{what}");
         }
@@ -548,13 +548,13 @@ mod tests {
         let mut other = ran.clone();
         hash(&mut other)[1] = Some(Excerpt { epoch: left.epoch + 1, ..left });
         let (call, now, more) = (&call, NOW, Grant { granted: grant.granted + 1, ..grant });
-        let told = |grant, ran| {
+        let seen = |grant, ran| {
             let repeated = Seen::Repeated { now, key: 0, call, grant, ran };
             let rehearsed = Seen::Rehearsed { now, call, grant, ran };
             [repeated, rehearsed].map(|seen| see(&mut SecondOpinion::default(), &seen))
         };
-        assert_eq!(told(Ok(&grant), ran), [0, 0]);
-        assert_eq!([told(Ok(&more), ran), told(Ok(&grant), &other)], [[1, 1]; 2]);
-        assert_eq!(told(Err(&"-1 tokens".into()), ran), [1, 1]);
+        assert_eq!(seen(Ok(&grant), ran), [0, 0]);
+        assert_eq!([seen(Ok(&more), ran), seen(Ok(&grant), &other)], [[1, 1]; 2]);
+        assert_eq!(seen(Err(&"-1 tokens".into()), ran), [1, 1]);
     }
 }

@@ -395,10 +395,10 @@ impl Book {
                 let number = store.0 / limit.period.0;
                 // A node admits on its share in the window that it takes for open, which may be by its own clock, and
                 // pays for that window.
-                let told = goes_by(decision).0 / limit.period.0;
+                let named = goes_by(decision).0 / limit.period.0;
                 let is_told = decision.source == Source::Share;
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
-                    let of = if is_told { told } else { number };
+                    let of = if is_told { named } else { number };
                     self.latest = (counts || is_aside || decision.source == Source::Share).then_some((of, counts));
                 }
                 if counts && self.latest.is_some() {

@@ -205,18 +205,18 @@ impl Telling {
         if LIARS.when(lies) {
             return;
         }
-        for told in heard {
-            let Some((key, rule)) = self.keys.get(&told.digest.0).cloned() else { continue };
-            let Some(limit) = rule.limits.get(usize::from(told.limit)) else { continue };
+        for usage in heard {
+            let Some((key, rule)) = self.keys.get(&usage.digest.0).cloned() else { continue };
+            let Some(limit) = rule.limits.get(usize::from(usage.limit)) else { continue };
             let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
             let leapt = self.leapt.get(&key).map(|leapt| leapt + 2 * longest + HEARS);
             if LEAPS.when(leapt.is_some_and(|until| moment.at < until)) {
                 continue;
             }
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
-            let window = (from, key, told.limit.into(), told.window.0);
+            let window = (from, key, usage.limit.into(), usage.window.0);
             let slowest = self.slowest.get(&window).copied().unwrap_or(0);
-            let end = told.window.0 + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 };
+            let end = usage.window.0 + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 };
             if SOON_OVER.when(end < now + self.edge.max(EDGE + slowest)) {
                 continue;
             }
@@ -226,10 +226,10 @@ impl Telling {
             let over = self.lots.get(&(from, key)).into_iter().flatten();
             let over = over.filter(|lot| lot.windows[window.2] == window.3 && lot.ends < soon);
             let lapsed = SEVERAL.forgives(over.map(|lot| lot.lent.saturating_sub(lot.admitted)).sum());
-            if told.count.net() > admitted + lapsed {
+            if usage.count.net() > admitted + lapsed {
                 self.found.add("gossip", moment, || {
                     format!(
-                        "node {from} told {told:?} of key {key}, and has admitted {admitted}, and {lapsed} may have lapsed"
+                        "node {from} told {usage:?} of key {key}, and has admitted {admitted}, and {lapsed} may have lapsed"
                     )
                 });
             }
@@ -519,7 +519,7 @@ mod tests {
     /// before that, nor ever in the second.
     #[test]
     fn of_several_limits_what_is_told_was_admitted_or_has_lapsed() {
-        for (place, at, back, told, seen) in [
+        for (place, at, back, reported, seen) in [
             (0, SECOND / 2, 0, 4, 0),
             (0, SECOND / 2, 0, 5, 1),
             (1, SECOND / 2, 0, 4, 0),
@@ -539,11 +539,11 @@ mod tests {
             history.lent_in(&mut checker, 1, counters, 6);
             history.check(&mut checker, 2, 4, Source::Lease, true);
             history.returns_of(&mut checker, SECOND / 2, ends, back);
-            let count = Count { admitted: told, refunded: 0 };
+            let count = Count { admitted: reported, refunded: 0 };
             let usage = Usage { digest: Digest(1), limit: place as u8, window: ends[place], count, epoch: 0 };
             let frames = Frames::new(digest::encode(&[usage]));
             history.see(&mut checker, at, &Seen::Reported { from: 0, to: 1, frames: &frames, lies: false });
-            assert_eq!(checker.violations().len(), seen, "{place} {at} {back} {told}: {:?}", checker.violations());
+            assert_eq!(checker.violations().len(), seen, "{place} {at} {back} {reported}: {:?}", checker.violations());
         }
     }
 

@@ -274,28 +274,28 @@ impl Truth {
             !aligned || !BOUNDARY.when(passed <= doubt || limit.period.0 - passed <= doubt)
         };
         let is_denied = decision.verdict == Verdict::Deny;
-        let (told, end) = (decision.reset_at.0, (now / limit.period.0 + 1) * limit.period.0);
+        let (reset_at, end) = (decision.reset_at.0, (now / limit.period.0 + 1) * limit.period.0);
         let shown = &key.limits[usize::from(decision.limit_index)];
         let is_ending = |is_near: bool| is_lent && ENDING.when(is_near);
         let fits = match limit.algorithm {
-            Algorithm::Fixed => told == end || told == end + limit.period.0 && is_ending(end - now <= doubt),
+            Algorithm::Fixed => reset_at == end || reset_at == end + limit.period.0 && is_ending(end - now <= doubt),
             // A sliding window is whole again when this window or the previous one no longer weighs.
             Algorithm::Sliding => {
                 let is_late = is_denied && moment.at > request.asked + self.timeout;
                 let is_empty = TAKEN_BACK.when(now < key.taken_back) || LATE.when(is_late);
-                let is_empty = is_empty && told.abs_diff(now) <= doubt;
-                let is_next = || told == end + 2 * limit.period.0 && is_ending(end - now <= doubt);
-                told == end || told == end + limit.period.0 || is_empty || is_next()
+                let is_empty = is_empty && reset_at.abs_diff(now) <= doubt;
+                let is_next = || reset_at == end + 2 * limit.period.0 && is_ending(end - now <= doubt);
+                reset_at == end || reset_at == end + limit.period.0 || is_empty || is_next()
             }
             Algorithm::FixedFromFirst => {
-                let is_over = told.abs_diff(now).max(shown.nearest(now)) <= doubt;
-                shown.opened.iter().any(|(at, _)| *at == told) || is_denied || is_ending(is_over)
+                let is_over = reset_at.abs_diff(now).max(shown.nearest(now)) <= doubt;
+                shown.opened.iter().any(|(at, _)| *at == reset_at) || is_denied || is_ending(is_over)
             }
             _ => BUCKETS.when(true),
         };
         if !fits && (!is_denied || sure(limit)) {
             self.found.add("truth", moment, || {
-                format!("{request:?}: of {limit:?}, whole again at {told}, and {end} is the end: {shown:?}")
+                format!("{request:?}: of {limit:?}, whole again at {reset_at}, and {end} is the end: {shown:?}")
             });
         }
         let trickles = rule.limits.iter().any(Limit::trickles);

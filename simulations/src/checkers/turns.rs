@@ -350,10 +350,10 @@ impl Turns {
         let reporter = reporters.of(node);
         let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
         reporter.rounds += 1;
-        for told in usage {
-            let open = keys.get(&told.digest.0).and_then(|key| reporter.open.get_mut(&(*key, told.limit.into())));
-            if let Some(open) = open.filter(|open| open.named == told.window.0) {
-                open.report(told.count.admitted);
+        for entry in usage {
+            let open = keys.get(&entry.digest.0).and_then(|key| reporter.open.get_mut(&(*key, entry.limit.into())));
+            if let Some(open) = open.filter(|open| open.named == entry.window.0) {
+                open.report(entry.count.admitted);
             }
         }
         reporter.turn(now);
@@ -367,7 +367,7 @@ impl Turns {
         // By shard: the latest earlier round in which a key was reported that is reported again, and that key.
         let mut again: BTreeMap<u128, (u64, u32)> = BTreeMap::new();
         // By reported key: whether it goes before all others because of a loss.
-        let mut told: BTreeMap<u32, bool> = BTreeMap::new();
+        let mut reported: BTreeMap<u32, bool> = BTreeMap::new();
         let is_lost = |digest| usage.iter().any(|entry| entry.digest == digest && entry.epoch != 0);
         for entry in usage {
             if let Some(key) = keys.get(&entry.digest.0) {
@@ -378,10 +378,10 @@ impl Turns {
                 let told_at = Some(now(*key).max(entry.window.0)).filter(|_| is_lost(entry.digest));
                 let until = reporter.lost.entry(*key).or_default();
                 *until = lost_at.max(told_at).map_or(0, |at| at + open).max(*until);
-                *told.entry(*key).or_default() |= is_lost(entry.digest) || now(*key) < *until;
+                *reported.entry(*key).or_default() |= is_lost(entry.digest) || now(*key) < *until;
             }
         }
-        for (key, is_lost) in told {
+        for (key, is_lost) in reported {
             reporter.due.retain(|(of, _), _| *of != key);
             if LOST.when(is_lost) {
                 continue;
@@ -530,8 +530,8 @@ mod tests {
     /// A round in which these keys are reported, for the window that was over after a second.
     fn round(history: &mut History, checker: &mut Turns, at: u64, digests: &[u128], lies: bool) {
         let (window, count) = (Timestamp(START + SECOND), Count { admitted: 3, refunded: 0 });
-        let told = |digest: &u128| Usage { digest: Digest(*digest), limit: 0, window, count, epoch: 0 };
-        let usage: Vec<_> = digests.iter().map(told).collect();
+        let usage_of = |digest: &u128| Usage { digest: Digest(*digest), limit: 0, window, count, epoch: 0 };
+        let usage: Vec<_> = digests.iter().map(usage_of).collect();
         history.see(checker, at, &Seen::Picked { node: 0, usage: &usage, lies });
     }
 

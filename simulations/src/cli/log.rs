@@ -142,14 +142,14 @@ impl Observer for Printer {
                 say!("{at} node {node} key {key} executed {}: {stale}{}", call.id, answer(call, grant));
             }
             Seen::Picked { node, usage, .. } => {
-                for told in *usage {
-                    let key = self.keys.get(&told.digest.0).copied();
+                for entry in *usage {
+                    let key = self.keys.get(&entry.digest.0).copied();
                     if self.wants(Some(*node), key) {
-                        let (window, count) = (told.window.0, told.count);
+                        let (window, count) = (entry.window.0, entry.count);
                         say!(
                             "{at} node {node} tells of key {key:?}, limit {}, window {window}: {count:?}, epoch {}",
-                            told.limit,
-                            told.epoch
+                            entry.limit,
+                            entry.epoch
                         );
                     }
                 }

@@ -280,9 +280,9 @@ impl Used {
 /// The end of a window that opens with the first request: the decision's, if that is about this limit and plausible.
 fn first_end(limit: &Limit, index: usize, entry: &Entry<'_>) -> Timestamp {
     let latest = entry.store + limit.period;
-    let told = entry.decision.reset_at;
-    let is_told = usize::from(entry.decision.limit_index) == index && told > entry.store && told <= latest;
-    if is_told { told } else { latest }
+    let reset_at = entry.decision.reset_at;
+    let is_told = usize::from(entry.decision.limit_index) == index && reset_at > entry.store && reset_at <= latest;
+    if is_told { reset_at } else { latest }
 }
 
 /// The windowed limit with the longest period.

@@ -98,18 +98,18 @@ impl News {
         if !to.is_multiple_of(self.nodes.div_ceil(HEARERS).max(1)) {
             return;
         }
-        for told in frames.iter().filter_map(|frame| frame.read().ok()).flatten() {
-            let Some((key, limits)) = self.keys.get(&told.digest.0) else { continue };
-            let Some(limit) = limits.get(usize::from(told.limit)) else { continue };
-            let known = self.known.entry((to, from, *key, told.limit, told.window.0)).or_default();
-            let before = std::mem::replace(known, told.count.admitted.max(*known));
-            if told.count.admitted <= before || !is_warm {
+        for usage in frames.iter().filter_map(|frame| frame.read().ok()).flatten() {
+            let Some((key, limits)) = self.keys.get(&usage.digest.0) else { continue };
+            let Some(limit) = limits.get(usize::from(usage.limit)) else { continue };
+            let known = self.known.entry((to, from, *key, usage.limit, usage.window.0)).or_default();
+            let before = std::mem::replace(known, usage.count.admitted.max(*known));
+            if usage.count.admitted <= before || !is_warm {
                 continue;
             }
             let starts = if limit.algorithm == Algorithm::Sliding {
-                told.window.0
+                usage.window.0
             } else {
-                told.window.0.saturating_sub(limit.period.0)
+                usage.window.0.saturating_sub(limit.period.0)
             };
             let Some(sums) = self.admitted.get(&(from, *key)) else { continue };
             let first = sums.partition_point(|sum| sum.store < starts);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     /// Node 0 admits a token at 10 ms and one at 300 ms, and reports so many at these times.
-    fn ages(told: &[(u64, u64)]) -> Vec<u64> {
+    fn ages(reports: &[(u64, u64)]) -> Vec<u64> {
         let mut news = News::default();
         let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1s fixed").unwrap()]));
         let call = Call { id: 1, digest: Digest(1), rule: rule.clone(), op: Op::Peek, sent_at: Instant(0) };
@@ -168,7 +168,7 @@ mod tests {
             see(&mut news, at, &Seen::Answered { request, rule: &rule, decision, parked: false, store });
         }
         let mut seen = Vec::new();
-        for (at, admitted) in told {
+        for (at, admitted) in reports {
             let before = news.ages.clone();
             let (window, count) = (Timestamp(START + 1_000_000), Count { admitted: *admitted, refunded: 0 });
             let usage = Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 };

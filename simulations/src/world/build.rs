@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn each_build_reads_the_next_ones_and_the_oldest_of_no_losses() {
-        let told: Vec<_> = (0..3_000).map(usage).collect();
-        let without: Vec<_> = told.iter().map(|one| Usage { epoch: 0, ..*one }).collect();
+        let usages: Vec<_> = (0..3_000).map(usage).collect();
+        let without: Vec<_> = usages.iter().map(|one| Usage { epoch: 0, ..*one }).collect();
         for (writes, version) in ALL.into_iter().zip(VERSION - 1..) {
-            let frames = writes.encode(told.clone());
+            let frames = writes.encode(usages.clone());
             assert!(frames.len() == 3 && frames.iter().all(|frame| frame[0] == version), "{writes:?}");
             let frames = Frames::new(frames);
             for reads in ALL {
@@ -89,7 +89,7 @@ mod tests {
                 let wanted = match (writes, reads) {
                     (Build::Newer, Build::Older) => &[],
                     (Build::Older, _) | (_, Build::Older) => &without[..],
-                    _ => &told[..],
+                    _ => &usages[..],
                 };
                 assert!(heard == wanted, "{reads:?} of {writes:?}");
             }

@@ -108,8 +108,8 @@ fn new_policies(patient: &Patient) -> Look {
     let is_new = |name: &str| !daemon.iter().any(|policy| policy["name"] == name);
     let new = loaded.policies.iter().filter(|policy| is_new(&policy.name));
     let strict = new.filter(|policy| policy.enforce == 100 && matches!(policy.plan, Plan::Limited(_)));
-    let told = strict.map(|policy| format!("{:?} is new and denies for all keys", policy.name));
-    Look::none_of(told.collect(), Look::Warning, "none denies that was not seen before")
+    let findings = strict.map(|policy| format!("{:?} is new and denies for all keys", policy.name));
+    Look::none_of(findings.collect(), Look::Warning, "none denies that was not seen before")
 }
 
 fn store(patient: &Patient) -> Look {
@@ -127,14 +127,14 @@ fn lost(patient: &Patient) -> Look {
     let (Some(lost), Some(damaged)) = (stats["lost_epochs"].as_u64(), stats["damaged"].as_u64()) else {
         return Look::Apart;
     };
-    let mut told = Vec::new();
+    let mut findings = Vec::new();
     if lost > 0 {
-        told.push(format!("counts of keys were found gone {lost} times"));
+        findings.push(format!("counts of keys were found gone {lost} times"));
     }
     if damaged > 0 {
-        told.push(format!("{damaged} values made no sense"));
+        findings.push(format!("{damaged} values made no sense"));
     }
-    Look::none_of(told, Look::Warning, "none since the daemon started")
+    Look::none_of(findings, Look::Warning, "none since the daemon started")
 }
 
 fn overload(patient: &Patient) -> Look {

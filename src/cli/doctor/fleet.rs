@@ -152,11 +152,11 @@ fn port(patient: &Patient) -> Look {
 
 fn address(patient: &Patient) -> Look {
     let Some(fleet) = section(patient) else { return Look::Apart };
-    let told: SocketAddr = fleet.advertise.unwrap_or(fleet.listen);
-    if told.ip().is_loopback() {
-        return Look::Warning(format!("peers are told {told}"));
+    let advertised: SocketAddr = fleet.advertise.unwrap_or(fleet.listen);
+    if advertised.ip().is_loopback() {
+        return Look::Warning(format!("peers are told {advertised}"));
     }
-    Look::Ok(format!("peers are told {told}, or what leads to them"))
+    Look::Ok(format!("peers are told {advertised}, or what leads to them"))
 }
 
 fn seeds(patient: &Patient) -> Look {
@@ -164,12 +164,12 @@ fn seeds(patient: &Patient) -> Look {
     if fleet.seeds.is_empty() {
         return Look::Warning("fleet.seeds is empty".to_owned());
     }
-    let told = fleet.seeds.iter().filter_map(|seed| match seed.to_socket_addrs().map(|mut found| found.next()) {
+    let findings = fleet.seeds.iter().filter_map(|seed| match seed.to_socket_addrs().map(|mut found| found.next()) {
         Ok(Some(_)) => None,
         Ok(None) => Some(format!("{seed} has no address")),
         Err(error) => Some(format!("{seed}: {error}")),
     });
-    Look::none_of(told.collect(), Look::Warning, format!("{} can be resolved", fleet.seeds.len()))
+    Look::none_of(findings.collect(), Look::Warning, format!("{} can be resolved", fleet.seeds.len()))
 }
 
 fn peers(patient: &Patient) -> Look {
@@ -177,14 +177,14 @@ fn peers(patient: &Patient) -> Look {
     let (Some(live), Some(largest)) = (answer["live"].as_u64(), answer["largest"].as_u64()) else { return Look::Apart };
     let quiet = answer["staleness_ms"].as_u64().unwrap_or(0);
     let wanted = patient.nodes.unwrap_or(0).max(largest);
-    let mut told = Vec::new();
+    let mut findings = Vec::new();
     if live < wanted {
-        told.push(format!("{live} of {wanted} nodes are live"));
+        findings.push(format!("{live} of {wanted} nodes are live"));
     }
     if quiet > QUIET_MS {
-        told.push(format!("one was not heard of for {quiet} ms"));
+        findings.push(format!("one was not heard of for {quiet} ms"));
     }
-    Look::none_of(told, Look::Warning, format!("{live} of {wanted} nodes are live"))
+    Look::none_of(findings, Look::Warning, format!("{live} of {wanted} nodes are live"))
 }
 
 /// A node reports when it started by its own clock, so a start in our future shows that its clock is at least so far

@@ -166,8 +166,9 @@ fn password(patient: &Patient) -> Look {
     }
     let named = loaded.files.iter().filter(|file| entry.origin.starts_with(&*file.display().to_string()));
     let open = named.filter(|file| mode_of(file).is_some_and(|mode| mode & 0o004 != 0));
-    let told = open.map(|file| format!("{} holds the store's password and can be read by everybody", file.display()));
-    Look::none_of(told.collect(), Look::Warning, "only its owner and group read the store's password")
+    let findings =
+        open.map(|file| format!("{} holds the store's password and can be read by everybody", file.display()));
+    Look::none_of(findings.collect(), Look::Warning, "only its owner and group read the store's password")
 }
 
 fn directory(patient: &Patient) -> Look {

@@ -70,8 +70,8 @@ impl Patient {
     /// How many nodes there are or will be, as far as is known.
     pub(super) fn nodes(&self) -> u64 {
         let seeds = self.config().and_then(|config| config.fleet.as_ref()).map_or(0, |fleet| fleet.seeds.len());
-        let told = self.daemon.peers["largest"].as_u64().unwrap_or(0);
-        self.nodes.unwrap_or_else(|| told.max(u64::try_from(seeds).unwrap_or(u64::MAX)).max(1))
+        let largest = self.daemon.peers["largest"].as_u64().unwrap_or(0);
+        self.nodes.unwrap_or_else(|| largest.max(u64::try_from(seeds).unwrap_or(u64::MAX)).max(1))
     }
 }
 
@@ -84,13 +84,13 @@ impl Daemon {
         let info = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
         let version = info.lines().find_map(|line| line.strip_prefix("rationd_version:"));
         // A daemon of another version may not know a command.
-        let told = |words: &[&[u8]]| ask_json(&socket, words).unwrap_or(Value::Null);
+        let answer = |words: &[&[u8]]| ask_json(&socket, words).unwrap_or(Value::Null);
         Self {
             silence: None,
             version: version.map(|version| version.trim().to_owned()),
-            stats: told(&[b"RATION.STATS"]),
-            policies: told(&[b"RATION.POLICIES"]),
-            peers: told(&[b"RATION.PEERS"]),
+            stats: answer(&[b"RATION.STATS"]),
+            policies: answer(&[b"RATION.POLICIES"]),
+            peers: answer(&[b"RATION.PEERS"]),
             socket,
         }
     }

@@ -69,12 +69,12 @@ fn store_loss(patient: &Patient) -> Look {
     if resolved.store.is_none() {
         return Look::Apart;
     }
-    let told = loaded.policies.iter().filter_map(|policy| match &policy.plan {
+    let findings = loaded.policies.iter().filter_map(|policy| match &policy.plan {
         Plan::Limited(rule) if rule.on_store_loss == OnStoreLoss::Allow => {
             Some(format!("{} limits nothing", policy.name))
         }
         Plan::Limited(rule) if rule.on_store_loss == OnStoreLoss::Deny => Some(format!("{} denies all", policy.name)),
         _ => None,
     });
-    Look::none_of(told.collect(), Look::Warning, "each goes on within its share")
+    Look::none_of(findings.collect(), Look::Warning, "each goes on within its share")
 }

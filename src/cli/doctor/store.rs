@@ -157,8 +157,8 @@ fn each(
     if in_touch.peek().is_none() {
         return Look::Apart;
     }
-    let told = |server: &Surveyed| Some(format!("{}: {}", server.address, problem(survey, server)?));
-    Look::none_of(in_touch.filter_map(told).collect(), wrong, well)
+    let finding = |server: &Surveyed| Some(format!("{}: {}", server.address, problem(survey, server)?));
+    Look::none_of(in_touch.filter_map(finding).collect(), wrong, well)
 }
 
 /// The same where the store is a cluster.
@@ -175,8 +175,8 @@ fn number(server: &Surveyed, name: &str) -> Option<u64> {
 
 fn reachable(patient: &Patient) -> Look {
     let Some(survey) = &patient.store else { return Look::Apart };
-    let told = |server: &Surveyed| Some(format!("{}: {}", server.address, server.problem.as_ref()?));
-    let problems: Vec<_> = survey.servers.iter().filter_map(told).collect();
+    let finding = |server: &Surveyed| Some(format!("{}: {}", server.address, server.problem.as_ref()?));
+    let problems: Vec<_> = survey.servers.iter().filter_map(finding).collect();
     // The daemon sends no calls to replicas, so one that is away endangers safety, but not service.
     let is_served = survey.servers.iter().all(|server| server.problem.is_none() || server.is_replica);
     Look::none_of(
@@ -216,10 +216,10 @@ fn version(patient: &Patient) -> Look {
     versions.dedup();
     let well = if versions.is_empty() { "not told".to_owned() } else { versions.join(", ") };
     each(patient, Look::Fatal, well, |_, server| {
-        let told = server.fact("redis_version")?;
-        let mut parts = told.split('.').filter_map(|part| part.parse::<u64>().ok());
+        let version = server.fact("redis_version")?;
+        let mut parts = version.split('.').filter_map(|part| part.parse::<u64>().ok());
         let seen = (parts.next()?, parts.next().unwrap_or(0));
-        (seen < OLDEST).then(|| format!("version {told}"))
+        (seen < OLDEST).then(|| format!("version {version}"))
     })
 }
 

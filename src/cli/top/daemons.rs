@@ -148,7 +148,7 @@ impl Daemons {
     /// The daemon does not answer, or is in no fleet, or cannot ask one.
     fn ask_fleet(&self, socket: &Path) -> Result<Vec<Answer>, ExitError> {
         let words: [&[u8]; 4] = [b"RATION.TOP", b"COUNT", self.keys.as_bytes(), b"FLEET"];
-        let told = ask_json_within(socket, &words, PATIENCE).map_err(|why| {
+        let answer = ask_json_within(socket, &words, PATIENCE).map_err(|why| {
             // The answer of an earlier daemon, which does not know the word `FLEET`.
             if !why.message.starts_with("syntax error") {
                 return why;
@@ -159,9 +159,9 @@ impl Daemons {
                 format!("this daemon is of an earlier version, which cannot ask its fleet: {next}"),
             )
         })?;
-        let nodes = told["nodes"].as_array().into_iter().flatten().map(node);
+        let nodes = answer["nodes"].as_array().into_iter().flatten().map(node);
         // Nodes that went away unannounced are only counted, since their names are no longer known.
-        let missed = told["missed"].as_u64().filter(|missed| *missed > 0).map(|missed| {
+        let missed = answer["missed"].as_u64().filter(|missed| *missed > 0).map(|missed| {
             let why = ExitError::new(Code::DaemonUnreachable, format!("{missed} that were there are missed"));
             Answer { daemon: format!("({missed} more)"), came: Err(Missing { away: true, daemons: missed, why }) }
         });
@@ -170,13 +170,13 @@ impl Daemons {
 }
 
 /// Reads the answer of a node of the fleet.
-fn node(told: &Value) -> Answer {
-    let daemon = told["node"].as_str().unwrap_or_default().to_owned();
-    let came = match told["problem"].as_str() {
-        None => Ok(told["top"].clone()),
+fn node(answer: &Value) -> Answer {
+    let daemon = answer["node"].as_str().unwrap_or_default().to_owned();
+    let came = match answer["problem"].as_str() {
+        None => Ok(answer["top"].clone()),
         Some(problem) => {
             let why = ExitError::new(Code::DaemonUnreachable, format!("{daemon}: {problem}"));
-            Err(Missing { away: told["away"] == true, daemons: 1, why })
+            Err(Missing { away: answer["away"] == true, daemons: 1, why })
         }
     };
     Answer { daemon, came }

@@ -49,7 +49,7 @@ pub(super) fn show(daemons: Daemons, every: Duration, view: View) -> anyhow::Res
         terminal.draw(|frame| screen.draw(frame))?;
         match events.recv() {
             Ok(Event::Key(key)) if screen.press(key) => {}
-            Ok(Event::Figures(told)) => screen.take(told),
+            Ok(Event::Figures(figures)) => screen.take(figures),
             Ok(Event::Key(_) | Event::End) | Err(_) => return Ok(()),
         }
     }
@@ -134,8 +134,8 @@ impl Screen {
         true
     }
 
-    fn take(&mut self, told: Result<(Value, Option<ExitError>), ExitError>) {
-        match told {
+    fn take(&mut self, figures: Result<(Value, Option<ExitError>), ExitError>) {
+        match figures {
             Ok((figures, problem)) => {
                 self.problem = problem.map(|problem| problem.message);
                 if !self.paused {
@@ -150,8 +150,8 @@ impl Screen {
         match (&self.problem, self.figures.is_null()) {
             (Some(problem), _) => {
                 // The other daemons still answer.
-                let told = tables::head(&self.figures).into_iter().take(usize::from(self.figures["daemons"].is_u64()));
-                std::iter::once(Line::from(problem.as_str()).fg(Color::Red)).chain(told.map(Line::from)).collect()
+                let head = tables::head(&self.figures).into_iter().take(usize::from(self.figures["daemons"].is_u64()));
+                std::iter::once(Line::from(problem.as_str()).fg(Color::Red)).chain(head.map(Line::from)).collect()
             }
             (None, true) => vec![Line::from("rationd top: counting for a moment")],
             (None, false) => tables::head(&self.figures).into_iter().map(Line::from).collect(),
@@ -327,9 +327,9 @@ mod tests {
     #[test]
     fn each_of_several_daemons_has_a_row() {
         let mut screen = screen();
-        let told = serde_json::json!({"socket": "fleet/a.sock", "checks_per_s": 50, "denied_per_s": 2.5, "p99_us": 50, "keys": 7, "store_up": true, "problem": null});
+        let row = serde_json::json!({"socket": "fleet/a.sock", "checks_per_s": 50, "denied_per_s": 2.5, "p99_us": 50, "keys": 7, "store_up": true, "problem": null});
         let lost = serde_json::json!({"socket": "fleet/b.sock", "problem": "no daemon answers on fleet/b.sock"});
-        (screen.figures["daemons"], screen.figures["by_daemon"]) = (1.into(), vec![told, lost].into());
+        (screen.figures["daemons"], screen.figures["by_daemon"]) = (1.into(), vec![row, lost].into());
         screen.take(Ok((screen.figures.clone(), Some(ExitError::new(Code::DaemonUnreachable, "lost")))));
         let drawn = lines(&screen);
         for part in ["lost", "1 OF 2 daemons", "daemons", "fleet/a.sock", "2.5", "fleet/b.sock", "AWAY"] {
@@ -342,8 +342,8 @@ mod tests {
     #[test]
     fn a_small_terminal_shows_of_a_fleet_who_is_there() {
         let mut screen = screen();
-        let told = |socket: String| serde_json::json!({"socket": socket, "checks_per_s": 50, "store_up": true, "problem": null});
-        screen.figures["by_daemon"] = ('a'..='c').map(|name| told(format!("{name}.sock"))).collect();
+        let row = |socket: String| serde_json::json!({"socket": socket, "checks_per_s": 50, "store_up": true, "problem": null});
+        screen.figures["by_daemon"] = ('a'..='c').map(|name| row(format!("{name}.sock"))).collect();
         screen.figures["daemons"] = 3.into();
         let drawn = lines_of(&screen, 80, 24);
         for part in ["a.sock", "b.sock", "c.sock", "acct", KEYS] {

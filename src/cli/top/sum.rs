@@ -255,18 +255,18 @@ mod tests {
                 }
                 *counts.entry(digest.to_string()).or_default() += 1;
             }
-            let told = shards.chunks_mut(64).map(|node| {
+            let answers = shards.chunks_mut(64).map(|node| {
                 let mut seen = Vec::new();
                 node.iter_mut().for_each(|shard| shard.seen(Instant(15_000_000), Kind::Used, &mut seen));
                 let key =
                     |seen: &Seen| json!({"policy": "p", "digest": seen.name.digest.to_string(), "times": seen.times});
                 json!({"hot": {"used": top(seen, 200).iter().map(key).collect::<Vec<_>>(), "denied": []}})
             });
-            let together = hot(&told.collect::<Vec<_>>(), 20);
+            let together = hot(&answers.collect::<Vec<_>>(), 20);
             let mut wanted: Vec<_> = counts.into_iter().collect();
             wanted.sort_by_key(|(_, count)| Reverse(*count));
-            let told: Vec<_> = listed(&together["used"]).map(|key| name(&key["digest"])).collect();
-            let missed: Vec<_> = wanted[..20].iter().filter(|(key, _)| !told.contains(key)).collect();
+            let named: Vec<_> = listed(&together["used"]).map(|key| name(&key["digest"])).collect();
+            let missed: Vec<_> = wanted[..20].iter().filter(|(key, _)| !named.contains(key)).collect();
             assert!(missed.is_empty(), "seed {seed}: {missed:?} of {:?}", &wanted[..25]);
         }
     }
@@ -301,15 +301,18 @@ mod tests {
         let mut tried = figures(900, 100, 10);
         tried["policies"][1] = json!({"name": "api (candidate)", "denied_per_s": 500});
         tried["store"]["servers"][0]["up"] = json!(false);
-        let told = row(("socket", "a.sock"), &tried, None);
-        assert_eq!((&told["socket"], &told["checks_per_s"]), (&json!("a.sock"), &json!(1_000)));
-        assert_eq!(told["denied_per_s"], 100, "limits on trial deny nobody");
-        assert_eq!((&told["store_up"], &told["p99_us"], &told["problem"]), (&json!(false), &json!(50), &Value::Null));
+        let summed = row(("socket", "a.sock"), &tried, None);
+        assert_eq!((&summed["socket"], &summed["checks_per_s"]), (&json!("a.sock"), &json!(1_000)));
+        assert_eq!(summed["denied_per_s"], 100, "limits on trial deny nobody");
+        assert_eq!(
+            (&summed["store_up"], &summed["p99_us"], &summed["problem"]),
+            (&json!(false), &json!(50), &Value::Null)
+        );
         tried["store"] = Value::Null;
-        let told = row(("node", "a"), &tried, Some(3));
-        assert_eq!(told["store_up"], Value::Null, "it counts in its own memory");
-        assert_eq!((&told["node"], &told["away"]), (&json!("a"), &json!(false)));
-        assert!(told["problem"].as_str().is_some_and(|problem| problem.starts_with("3 policies")), "{told}");
+        let summed = row(("node", "a"), &tried, Some(3));
+        assert_eq!(summed["store_up"], Value::Null, "it counts in its own memory");
+        assert_eq!((&summed["node"], &summed["away"]), (&json!("a"), &json!(false)));
+        assert!(summed["problem"].as_str().is_some_and(|problem| problem.starts_with("3 policies")), "{summed}");
     }
 
     /// Each of several daemons reports ten times as many keys as are shown.

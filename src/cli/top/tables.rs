@@ -258,17 +258,17 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_stands_above_the_busiest() {
-        let told = |socket, checks| json!({"socket": socket, "checks_per_s": checks, "denied_per_s": 1.5, "p99_us": 50, "keys": 9, "store_up": false, "problem": null});
+        let daemon = |socket, checks| json!({"socket": socket, "checks_per_s": checks, "denied_per_s": 1.5, "p99_us": 50, "keys": 9, "store_up": false, "problem": null});
         let silent = json!({"socket": "c.sock", "problem": "no answer"});
-        let figures = json!({"daemons": 2, "by_daemon": [told("a.sock", 5), told("b.sock", 70), silent]});
+        let figures = json!({"daemons": 2, "by_daemon": [daemon("a.sock", 5), daemon("b.sock", 70), silent]});
         let rows = daemons(&figures);
         assert_eq!(rows[1], ["c.sock", "AWAY", "-", "-", "-", "-", "-", "no answer"]);
         assert_eq!(rows[2], ["b.sock", "up", "70", "1.5", "50 us", "9", "AWAY", ""]);
         assert_eq!(rows[3][0], "a.sock");
         assert!(head(&figures)[0].starts_with("2 OF 3 daemons of rationd "), "{:?}", head(&figures));
-        let missed = json!({"daemons": 2, "by_daemon": [told("a", 5), told("b", 6), {"node": "(3 more)", "away": true, "daemons": 3, "problem": "gone"}]});
+        let missed = json!({"daemons": 2, "by_daemon": [daemon("a", 5), daemon("b", 6), {"node": "(3 more)", "away": true, "daemons": 3, "problem": "gone"}]});
         assert!(head(&missed)[0].starts_with("2 OF 5 daemons of rationd "), "{:?}", head(&missed));
-        let off = json!({"by_daemon": [told("a", 5), {"node": "b", "away": false, "problem": "it tells nothing"}]});
+        let off = json!({"by_daemon": [daemon("a", 5), {"node": "b", "away": false, "problem": "it tells nothing"}]});
         assert_eq!(daemons(&off)[1], ["b", "up", "-", "-", "-", "-", "-", "it tells nothing"]);
         assert_eq!(daemons(&json!({})).len(), 1, "one daemon has no such table");
     }

@@ -58,11 +58,11 @@ pub(crate) async fn converse<S, A, F, B>(
     match first.await {
         Ok(Ok(Line::Ours)) => {}
         Ok(Ok(Line::Refused(response))) => {
-            let told = async {
+            let refusing = async {
                 stream.write_all(response.as_bytes()).await?;
                 stream.shutdown().await
             };
-            let _ = tokio::time::timeout(bounds.half, told).await;
+            let _ = tokio::time::timeout(bounds.half, refusing).await;
             return;
         }
         // The client has gone, or did not complete its first line.

@@ -49,7 +49,7 @@ pub(super) struct Said {
     common: Common,
     digests: [u64; 256],
     /// How many digests were looked up, and how many of them were new.
-    told: u32,
+    looked_up: u32,
     new: u32,
     /// How many pages, with this one, are to be written without looking digests up; only the writer counts them.
     plain: u8,
@@ -83,14 +83,14 @@ impl Said {
     pub(super) fn nothing(at: u32) -> Self {
         // A tag of no group, so that the first says its own.
         let common = Common { at, policy: u64::MAX, cost: 0 };
-        Self { common, digests: [0; 256], told: 0, new: 0, plain: 0 }
+        Self { common, digests: [0; 256], looked_up: 0, new: 0, plain: 0 }
     }
 
     /// Goes on to an empty page.
     pub(super) fn next_page(&mut self, at: u32) {
         let plain = match self.plain.checked_sub(1) {
             Some(left) => left,
-            None if self.told > 0 && self.new > self.told / 4 * 3 => PLAIN_PAGES,
+            None if self.looked_up > 0 && self.new > self.looked_up / 4 * 3 => PLAIN_PAGES,
             None => 0,
         };
         *self = Self { plain, ..Self::nothing(at) };
@@ -164,7 +164,7 @@ impl Said {
             written = written << 1 | u32::from(is_new);
         }
         page.truncate(begun + end);
-        self.told += halves.len() as u32; // at most MOST
+        self.looked_up += halves.len() as u32; // at most MOST
         self.new += ((end - halves.len()) / (DIGEST - 1)) as u32; // as many at most
         // A bit for each of MOST, the lowest for the first.
         (written.reverse_bits() >> (u32::BITS - halves.len() as u32)) as u16

@@ -361,7 +361,7 @@ fn arrivals_of(page: &[u8; PAGE], key: usize) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     while let Some(group) = said.read(&mut rest) {
         let Some(keys) = rest.split_off(..group.len() * key) else { break };
-        arrivals.extend(told(page, group.common, group.arrivals(), keys));
+        arrivals.extend(arrivals_of_group(page, group.common, group.arrivals(), keys));
     }
     arrivals
 }
@@ -372,7 +372,7 @@ fn arrivals_of_4(page: &[u8; PAGE], key: usize) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     while let Some(group) = Group::first(rest) {
         let Some((keys, later)) = rest[group.bytes.len()..].split_at_checked(group.len() * key) else { break };
-        arrivals.extend(told(page, group.common, group.arrivals(), keys));
+        arrivals.extend(arrivals_of_group(page, group.common, group.arrivals(), keys));
         rest = later;
     }
     arrivals
@@ -384,7 +384,7 @@ fn groups_of(page: &[u8; PAGE]) -> &[u8] {
 }
 
 /// The arrivals of a group of this page, with their keys if they are recorded.
-fn told<'a>(
+fn arrivals_of_group<'a>(
     page: &[u8; PAGE],
     common: Common,
     arrivals: impl Iterator<Item = (u64, u32)> + 'a,
@@ -590,9 +590,12 @@ mod tests {
         assert_eq!((read.has_keys, read.digests, read.arrivals), (true, 7, vec![arrival(3)]));
         // In bytes: when and what came of it, the policy with the cost, and the digest.
         let bytes = [&b"\x04\0\0\0\0\0\0\0"[..], &[3, 0, 0, 7, 0, 0, 0, 0], &[9; 8]].concat();
-        let told = parse(&file_of_4(0, &bytes)).expect("it is known").arrivals;
-        assert_eq!((told.len(), told[0].at, told[0].cost, told[0].policy), (1, Timestamp(BEGAN + 4), 3, 7));
-        assert_eq!((told[0].digest, told[0].event), (of_half(0x0909_0909_0909_0909), Event::Admitted));
+        let arrivals = parse(&file_of_4(0, &bytes)).expect("it is known").arrivals;
+        assert_eq!(
+            (arrivals.len(), arrivals[0].at, arrivals[0].cost, arrivals[0].policy),
+            (1, Timestamp(BEGAN + 4), 3, 7)
+        );
+        assert_eq!((arrivals[0].digest, arrivals[0].event), (of_half(0x0909_0909_0909_0909), Event::Admitted));
     }
 
     #[test]

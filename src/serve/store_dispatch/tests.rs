@@ -104,8 +104,8 @@ fn clients_learn_of_the_answers_of_a_turn_at_its_end_and_of_many_before_it() {
     for (place, (asker, call)) in gathered.into_iter().enumerate() {
         let outcome = store.call(clock::wall(), "test", &call);
         home.handle_outcome(asker, call, outcome);
-        let told = if place + 1 == node::WAKE_AT { node::WAKE_AT } else { 0 };
-        assert_eq!(scene.answers(), told, "after {} answers", place + 1);
+        let delivered = if place + 1 == node::WAKE_AT { node::WAKE_AT } else { 0 };
+        assert_eq!(scene.answers(), delivered, "after {} answers", place + 1);
     }
     home.deliver();
     assert_eq!(scene.answers(), 1);

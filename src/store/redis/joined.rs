@@ -235,27 +235,28 @@ mod tests {
     #[test]
     fn each_is_told_what_its_key_is_told() {
         let numbers = |first: u8| [vec![first, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0].repeat(6)].concat();
-        let seen = |told: &Answers| {
+        let seen = |answers: &Answers| {
             [0, 1].map(|place| {
-                told.with(2, place, |reply| match reply {
+                answers.with(2, place, |reply| match reply {
                     Reply::Integers(integers) => format!("{} {}", integers[0], integers[6]),
                     Reply::Value(value) => format!("{value:?}"),
                 })
             })
         };
         let (one, other) = (numbers(3), numbers(4));
-        let told = Answers::read(Reply::Value(Value::BulkString([&one[..], &other].concat())), 2);
-        assert_eq!((seen(&told), told.is_error_of_all()), (["3 257", "4 257"].map(str::to_owned), false));
+        let answers = Answers::read(Reply::Value(Value::BulkString([&one[..], &other].concat())), 2);
+        assert_eq!((seen(&answers), answers.is_error_of_all()), (["3 257", "4 257"].map(str::to_owned), false));
         let error = redis::parse_redis_value(b"-ERR it fails\r\n").expect("a reply");
-        let told = Answers::read(Reply::Value(Value::Array(vec![error.clone(), Value::BulkString(other.clone())])), 2);
-        assert_eq!((seen(&told)[1].as_str(), told.is_error_of_all()), ("4 257", false));
-        assert!(seen(&told)[0].contains("fails"));
-        let told = Answers::read(Reply::Value(error), 2);
-        assert!(told.is_error_of_all() && seen(&told).iter().all(|said| said.contains("fails")));
+        let answers =
+            Answers::read(Reply::Value(Value::Array(vec![error.clone(), Value::BulkString(other.clone())])), 2);
+        assert_eq!((seen(&answers)[1].as_str(), answers.is_error_of_all()), ("4 257", false));
+        assert!(seen(&answers)[0].contains("fails"));
+        let answers = Answers::read(Reply::Value(error), 2);
+        assert!(answers.is_error_of_all() && seen(&answers).iter().all(|said| said.contains("fails")));
         // Answers that are cut short, for too few calls, or not the script's: no call takes another's part of them.
         for strange in [Value::BulkString(one), Value::Array(vec![Value::Nil]), Value::Nil, Value::BulkString(vec![])] {
-            let told = Answers::read(Reply::Value(strange.clone()), 2);
-            assert_eq!(seen(&told), [format!("{strange:?}"), format!("{strange:?}")]);
+            let answers = Answers::read(Reply::Value(strange.clone()), 2);
+            assert_eq!(seen(&answers), [format!("{strange:?}"), format!("{strange:?}")]);
         }
     }
 }

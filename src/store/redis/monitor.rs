@@ -32,12 +32,12 @@ const MOST_WARNINGS: usize = 8;
 
 /// Monitors one server until the task is aborted.
 pub(super) async fn monitor_server(inner: Arc<Inner>) {
-    let mut told: Vec<String> = Vec::new();
+    let mut warned: Vec<String> = Vec::new();
     let mut looks = 0;
     loop {
         let due = lock(&inner.breaker).probe_at();
         let Some(due) = due else {
-            told.clear();
+            warned.clear();
             let pause = if inner.shared.confirming { REPLICA_CHECK } else { CHECKUP };
             if timeout(pause, inner.wake.notified()).await.is_err() {
                 looks += 1;
@@ -55,9 +55,9 @@ pub(super) async fn monitor_server(inner: Arc<Inner>) {
         match inner.probe().await {
             Ok(()) => tracing::info!(server = %inner.address, "store: connected"),
             Err(problem) => {
-                if told.len() < MOST_WARNINGS && !told.contains(&problem) {
+                if warned.len() < MOST_WARNINGS && !warned.contains(&problem) {
                     tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
-                    told.push(problem.clone());
+                    warned.push(problem.clone());
                 }
                 *lock(&inner.problem) = Some(problem);
                 let jitter = Micros(clock::random() % 50_000);
@@ -105,7 +105,7 @@ impl Inner {
         let generation = lock(&self.breaker).next_generation();
         let gone = Arc::new(AtomicBool::new(false));
         let (weak, noted) = (Arc::downgrade(self), gone.clone());
-        let told = move |fault, what: &'static str| {
+        let on_loss = move |fault, what: &'static str| {
             noted.store(true, SeqCst);
             lost(&weak, generation, fault, what);
         };
@@ -113,7 +113,7 @@ impl Inner {
         let Shared { dialer, clock, timeout: patience, confirming, .. } = &*self.shared;
         let confirming = confirming.then_some(*patience);
         let options = DialOptions { dialer, clock: *clock, generation, confirming };
-        let link = Link::dial(options, &self.address, told).await?;
+        let link = Link::dial(options, &self.address, on_loss).await?;
         let answers = timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await;
         let answers = answers.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {

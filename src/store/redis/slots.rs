@@ -47,11 +47,11 @@ pub(crate) fn parse(reply: Value, answering: &Address) -> Option<Vec<Range>> {
 #[doc(hidden)]
 #[must_use]
 pub fn cluster_slots(reply: Value, host: &str) -> Option<Vec<(u16, u16, Vec<String>)>> {
-    let told = |range: Range| {
+    let with_nodes = |range: Range| {
         let nodes = std::iter::once(range.master).chain(range.replicas);
         (range.first, range.last, nodes.map(|node| node.to_string()).collect())
     };
-    Some(parse(reply, &Address::tcp(host, 6379))?.into_iter().map(told).collect())
+    Some(parse(reply, &Address::tcp(host, 6379))?.into_iter().map(with_nodes).collect())
 }
 
 fn parse_row(row: Value, answering: &Address) -> Option<Range> {

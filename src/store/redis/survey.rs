@@ -148,13 +148,13 @@ pub async fn survey(options: &RedisOptions) -> Result<Survey, OptionsError> {
 /// The slot map as the first seed that knows it tells it.
 async fn slot_map(dialer: &Dialer, seeds: &[Address]) -> Option<Vec<Range>> {
     for seed in seeds {
-        let told = timeout(PATIENCE, async {
+        let asked = timeout(PATIENCE, async {
             let link = dial(dialer, seed).await.ok()?;
             let mut question = Pipeline::new();
             question.cmd("CLUSTER").arg("SLOTS");
             slots::parse(link.send_all(&question).await.ok()?.pop()?, seed)
         });
-        if let Ok(Some(ranges)) = told.await {
+        if let Ok(Some(ranges)) = asked.await {
             return Some(ranges);
         }
     }

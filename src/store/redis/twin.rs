@@ -85,18 +85,18 @@ impl Twin {
 
     /// Executes the acquires of several keys in one command, which share their limit.
     fn answer_many(&mut self, now: Timestamp, keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<u8>> {
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for (node, call) in read_many(keys, arguments)? {
             let grant = self.counters.call(now, &node, &call);
             let bytes = |number: u64| number.to_le_bytes().into_iter().take(WIDTH);
-            told.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
+            answers.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
         }
         let text = |bytes: &[u8]| [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
-        Some(match told.iter().cloned().collect::<Result<Vec<_>, _>>() {
+        Some(match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
             Ok(each) => text(&each.concat()),
             Err(_) => {
-                let items = told.iter().flat_map(|one| one.as_ref().map_or(FULL.to_vec(), |bytes| text(bytes)));
-                format!("*{}\r\n", told.len()).into_bytes().into_iter().chain(items).collect()
+                let items = answers.iter().flat_map(|one| one.as_ref().map_or(FULL.to_vec(), |bytes| text(bytes)));
+                format!("*{}\r\n", answers.len()).into_bytes().into_iter().chain(items).collect()
             }
         })
     }
@@ -346,9 +346,13 @@ mod tests {
         for call in calls().into_iter().filter(|call| !matches!(call.op, Op::Occupy(_))) {
             let words = words(&call);
             let reply = twin.answer(now, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let told = redis::parse_redis_value(&reply).expect("RESP");
+            let value = redis::parse_redis_value(&reply).expect("RESP");
             let wanted = counters.call(now, "n1", &call).expect("there is room");
-            assert_eq!(evalsha::grant(&call, &told).expect("a grant"), Grant { confirmed: true, ..wanted }, "{call:?}");
+            assert_eq!(
+                evalsha::grant(&call, &value).expect("a grant"),
+                Grant { confirmed: true, ..wanted },
+                "{call:?}"
+            );
         }
     }
 

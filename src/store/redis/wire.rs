@@ -363,17 +363,17 @@ fn deliver(awaited: &mut VecDeque<Awaited>, joins: &AtomicBool, now: Instant, re
         Awaited::Together(count) => {
             let count = *count;
             awaited.pop_front();
-            let told = Answers::read(reply, count);
-            if told.is_error_of_all() {
+            let answers = Answers::read(reply, count);
+            if answers.is_error_of_all() {
                 // The server may have lost the script for several keys, which no single call brings along. So calls
                 // leave one by one until the monitor has loaded it again.
                 joins.store(false, Relaxed);
             }
             for place in 0..count {
                 if let Some(Awaited::One(left, pending)) = awaited.pop_front() {
-                    told.with(count, place, |reply| {
+                    answers.with(count, place, |reply| {
                         let answer = Answer::of(reply, left, now);
-                        pending.handle_answer(Ok(Answer { is_error_of_several: told.is_error_of_all(), ..answer }));
+                        pending.handle_answer(Ok(Answer { is_error_of_several: answers.is_error_of_all(), ..answer }));
                     });
                 }
             }

@@ -80,12 +80,12 @@ impl World<'_> {
         let said = script::arguments_of_many(&caller, parts.iter().map(|part| &part.call));
         let said = said.expect("they are of one limit");
         let arguments = |push: &mut dyn FnMut(&[u8])| said.iter().for_each(|argument| push(argument));
-        let told = self.scripts.run_many(&mut keyspace, &keys, now.0, arguments);
-        let told = told.unwrap_or_else(|error| panic!("a script failed: {error}"));
-        for ((part, look), told) in parts.iter().zip(looks).zip(told) {
+        let answers = self.scripts.run_many(&mut keyspace, &keys, now.0, arguments);
+        let answers = answers.unwrap_or_else(|error| panic!("a script failed: {error}"));
+        for ((part, look), answer) in parts.iter().zip(looks).zip(answers) {
             let (key, call) = (part.key, &part.call);
             let unread = |bytes: &[u8]| format!("it answered {bytes:?}");
-            let numbers = told.and_then(|bytes| script::answer_alone(&bytes).ok_or_else(|| unread(&bytes)));
+            let numbers = answer.and_then(|bytes| script::answer_alone(&bytes).ok_or_else(|| unread(&bytes)));
             let grant = numbers.and_then(|numbers| script::grant(call, &numbers).map_err(|bad| bad.to_string()));
             let ran = &look.after(&keyspace);
             self.see(&Seen::Repeated { now, key, call, grant: grant.as_ref(), ran });

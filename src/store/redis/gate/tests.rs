@@ -170,8 +170,8 @@ fn the_porter_is_told_of_an_earlier_deadline() {
     let gate = gate();
     let _permits = fill(&gate, false);
     let is_told = || {
-        let told = std::pin::pin!(gate.room.notified());
-        told.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        let notice = std::pin::pin!(gate.room.notified());
+        notice.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     };
     is_told();
     for (until, wanted) in [(9_000, true), (9_500, false), (8_000, true), (8_000, false)] {

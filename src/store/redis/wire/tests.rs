@@ -246,13 +246,13 @@ async fn calls_of_one_kind_are_one_command_where_the_server_is_a_single_one() {
     (7..=24).for_each(|number| bench.send_joining(number));
     let sent = bench.read().await;
     assert_eq!(keys_of(&sent), [3, 0, 1, 0, 16, 2], "{sent}");
-    let told = |first: u8, count: u8| {
+    let joined = |first: u8, count: u8| {
         let bytes: Vec<_> =
             (first..first + count).flat_map(|n| [&[n, 0, 0, 0, 0, 0, 0][..], &[0; 42]].concat()).collect();
         format!("${}\r\n{}\r\n", bytes.len(), String::from_utf8(bytes).expect("small numbers"))
     };
     let one = format!("*7\r\n:5\r\n{}", ":0\r\n".repeat(6));
-    let replies = [&told(1, 3), "+OK\r\n+OK\r\n", &one, "+OK\r\n", &told(7, 16), &told(23, 2)].concat();
+    let replies = [&joined(1, 3), "+OK\r\n+OK\r\n", &one, "+OK\r\n", &joined(7, 16), &joined(23, 2)].concat();
     let (first, rest) = replies.split_at(60);
     bench.answer(first).await;
     bench.answer(rest).await;
