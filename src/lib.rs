@@ -57,13 +57,13 @@
 //! random number stands above it and passes values down. The daemon and the simulator are two drivers of the same core.
 //!
 //! Read [`core::shard`] first, and then `serve::node`, which drives it. `docs/internals/architecture.md` draws the way
-//! of a check from the socket to the decision, that of a call to Redis, and lists what a reader may rely on. The
-//! [`glossary`] says what each word means, here as in the book.
+//! of a check from the socket to the decision, those of an answer, of a timer, of a call to Redis and of an ask of a
+//! peer, and lists what a reader may rely on. The [`glossary`] says what each word means, here as in the book.
 //!
 //! ### The rooms
 //!
-//! Direction of imports: `core` ← `wire` ← `store`, `fleet`, `client` ← `serve` ← `cli` ← `main`. `core`
-//! imports `std` alone. `tests/tidy.rs` holds the house to it.
+//! Direction of imports: `core` ← `clock`, `wire`, `config` ← `store`, `fleet`, `client` ← `serve` ← `cli` ← `main`.
+//! `core` imports `std` alone. `tests/tidy.rs` holds the house to it.
 //!
 //! | room | what it decides or does |
 //! |---|---|
