@@ -40,7 +40,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const MAX_RESETS: usize = 1_024;
 /// A client has this long to answer a PING.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time for a request to arrive and be answered.
+/// Longest time for a request to arrive and be answered, and for a client over TCP to begin.
 const LIFE: Duration = Duration::from_secs(10);
 
 type Streams<S> = Connection<Unvectored<S>, Cursor<Vec<u8>>>;
@@ -57,19 +57,8 @@ pub(super) async fn converse<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut greeting = Builder::new()
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS)
-        .max_frame_size(MAX_FRAME)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_pending_accept_reset_streams(MAX_RESETS)
-        .handshake(Unvectored(stream));
-    let greeted = poll_fn(|cx| {
-        // A client that has not begun to speak HTTP/2 yet has nothing to finish.
-        if pass.is_to_leave(cx) { Poll::Ready(None) } else { Pin::new(&mut greeting).poll(cx).map(Some) }
-    });
-    let served = match greeted.await {
+    let greeted = greet(stream, quiet.map(|_| LIFE), |cx| pass.is_to_leave(cx)).await;
+    let served = match greeted {
         None => return,
         Some(Err(error)) => Err(error),
         Some(Ok(mut streams)) => {
@@ -82,6 +71,35 @@ pub(super) async fn converse<S>(
     };
     if let Err(error) = served {
         tracing::debug!(%error, "a connection of Envoy ended badly");
+    }
+}
+
+/// Begins to speak HTTP/2 with a client; `None` if it has not begun to by the time that the connection is to be left, or `within` the time
+/// that it is given. Without that time, whoever opens a connection over TCP and vanishes before it has said anything would keep its place
+/// for ever: only a connection that speaks HTTP/2 can be asked whether its client is there.
+async fn greet<S>(
+    stream: S,
+    within: Option<Duration>,
+    mut is_to_leave: impl FnMut(&mut Context<'_>) -> bool,
+) -> Option<Result<Streams<S>, Error>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut greeting = Builder::new()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS)
+        .max_frame_size(MAX_FRAME)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .handshake(Unvectored(stream));
+    let greeted = poll_fn(|cx| {
+        // A client that has not begun to speak HTTP/2 yet has nothing to finish.
+        if is_to_leave(cx) { Poll::Ready(None) } else { Pin::new(&mut greeting).poll(cx).map(Some) }
+    });
+    match within {
+        Some(within) => tokio::time::timeout(within, greeted).await.ok().flatten(),
+        None => greeted.await,
     }
 }
 
@@ -282,5 +300,20 @@ mod tests {
         hang.send(()).expect("it is there");
         let gone = tokio::time::timeout(2 * QUIET + PATIENCE, &mut watch).await;
         gone.expect("its silence is noticed").expect("the connection is whole");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_begins_gives_its_place_back() {
+        let (ours, theirs) = tokio::io::duplex(4 << 10);
+        assert!(greet(ours, Some(LIFE), |_| false).await.is_none());
+        drop(theirs);
+        // One that has time is served whenever it begins.
+        let (ours, theirs) = tokio::io::duplex(4 << 10);
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * LIFE).await;
+            let (_sender, connection) = h2::client::handshake(theirs).await.expect("HTTP/2");
+            connection.await
+        });
+        assert!(greet(ours, None, |_| false).await.is_some_and(|begun| begun.is_ok()));
     }
 }
