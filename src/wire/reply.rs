@@ -226,12 +226,10 @@ impl<const ROOM: usize> Backwards<ROOM> {
         self.bytes[self.from..end].copy_from_slice(text);
     }
 
-    /// The same for text whose length is known, for which there always is room.
+    /// The same for text whose length is known.
     #[inline]
     fn put<const N: usize>(&mut self, text: [u8; N]) {
-        let room = self.bytes[..self.from].last_chunk_mut().expect("there is room for all that a reply may say");
-        *room = text;
-        self.from -= N;
+        self.push(&text);
     }
 
     /// The digits of a number.
