@@ -69,7 +69,7 @@ fn a_directory_is_imported_whole() {
     let loaded = loaded(&text);
     for domain in ["mail", "web", "deep"] {
         assert!(loaded.policies.routes().domain(domain).is_some(), "{domain} is not in {text}");
-        assert!(loaded.policies.get(&format!("{domain}|to")).is_some(), "{domain} is not in {text}");
+        assert!(loaded.policies.get(format!("{domain}|to")).is_some(), "{domain} is not in {text}");
     }
     write("z.yaml", &of("web"));
     write("y.yaml", "domain: x\ndescriptors: 3\n");

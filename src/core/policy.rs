@@ -3,6 +3,7 @@
 //! A [`PolicySet`] is compiled as a whole or not at all, and never changes; a reload makes another one. Called to
 //! turn a policy's name and a key into a [`Rule`].
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -45,8 +46,19 @@ pub struct Policy {
 /// All policies of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySet {
-    policies: BTreeMap<Arc<str>, Arc<Policy>>,
+    policies: BTreeMap<Name, Arc<Policy>>,
     routes: RouteSet,
+}
+
+/// A policy's name. It is looked for by the bytes that a client sends, so that no check pays for finding out whether they are text: texts
+/// are in the order of their bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Name(Arc<str>);
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 /// A policy as the configuration has it.
@@ -152,15 +164,15 @@ impl PolicySet {
         let mut policies = BTreeMap::new();
         for (name, spec) in specs {
             let policy = compile_policy(name, spec, &mut errors);
-            policies.insert(policy.name.clone(), Arc::new(policy));
+            policies.insert(Name(policy.name.clone()), Arc::new(policy));
         }
         if errors.is_empty() { Ok(Self { policies, routes: RouteSet::default() }) } else { Err(errors) }
     }
 
-    /// The policy of that name.
+    /// The policy of that name, which may be any bytes.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Arc<Policy>> {
-        self.policies.get(name)
+    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&Arc<Policy>> {
+        self.policies.get(name.as_ref())
     }
 
     /// The same policies with these routes to them.

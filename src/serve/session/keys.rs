@@ -218,7 +218,7 @@ impl Session {
     /// The policy of that name. If there is none, writes an error that lists similar names.
     fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
         let policies = batch.policies;
-        let Some(found) = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)) else {
+        let Some(found) = policies.get(name) else {
             self.error(batch, &handshake::unknown_policy(policies, name));
             return None;
         };
