@@ -1,7 +1,7 @@
-//! Checks of several keys, all or nothing, whose answers may have to be awaited.
+//! Checks whose answers may have to be awaited: of one key, and of several, all or nothing.
 //!
-//! For commands with more than one decision, and for protocols other than RESP. The keys' shards are asked in the
-//! order that [`several`](crate::core::several) defines. While one key waits for the store, tokens for later ones are
+//! For commands with more than one decision, and for protocols other than RESP. The shards of several keys are asked in
+//! the order that [`several`](crate::core::several) defines. While one key waits for the store, tokens for later ones are
 //! leased meanwhile. If one is denied, what was charged to the others is given back: in memory, as far as their
 //! leases are still held. Knows no protocol.
 
@@ -70,6 +70,98 @@ impl Item {
     fn charges(&self) -> bool {
         self.fixed.is_none() && !self.check.peek && self.check.cost > 0
     }
+
+    /// Counts the request under the limits that are on trial beside those of its policy, if there are any.
+    fn attempt(&self, state: &ServerState, now: Instant, out: &mut Outgoing) {
+        let CheckRequest { policy, key, cost, asker, .. } = &self.check;
+        if self.charges()
+            && let Some(candidate) = policy.candidate_beside(policy.plan(key))
+        {
+            state.node.attempt(now, (candidate, key, *cost), *asker, out);
+        }
+    }
+
+    /// Asks the key's shard. `None` when the answer comes later, to the mailbox.
+    fn ask(
+        &self,
+        state: &ServerState,
+        now: Instant,
+        ask: Ask,
+        waiter: (&Arc<Mailbox>, u64),
+        out: &mut Outgoing,
+    ) -> Option<Decision> {
+        let CheckRequest { key, cost, peek, .. } = &self.check;
+        let request = Request { rule: self.rule.as_ref()?, digest: self.digest, key, cost: *cost, peek: *peek };
+        state.node.ask(now, ask, request, waiter, out)
+    }
+
+    /// The result of an answer that stands, which is counted where no shard has counted it. `charged`: the shard was asked to
+    /// charge, and not only to look.
+    fn end(self, state: &ServerState, now: Instant, raw: Decision, charged: bool) -> CheckResult {
+        let decision = self.enforced(raw);
+        let Self { check: CheckRequest { policy, key, cost, peek, .. }, rule, digest, .. } = self;
+        if rule.is_none() {
+            state.control_stats().count(&policy.name, &decision);
+            if !peek && cost > 0 {
+                let subject = Subject { policy: &policy.name, rule: None, digest, key: &key };
+                state.node.note_fixed(now, &subject, cost, &decision);
+            }
+        } else if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow {
+            state.control_stats().enforce(&policy, digest, &mut { raw }, true);
+        }
+        CheckResult { decision, rule, digest }
+    }
+}
+
+/// A check of one key that is under way. It has no order of keys and gives nothing back, so it costs less than a [`MultiCheck`].
+#[derive(Debug)]
+pub struct OneCheck {
+    item: Item,
+    begun: Instant,
+    answer: Result<Decision, Arc<Mailbox>>,
+}
+
+impl OneCheck {
+    /// Begins a check whose deadline counts from `begun`.
+    pub fn begin(state: &ServerState, begun: Instant, check: CheckRequest) -> Self {
+        Self::begin_at(state, state.node.clock.now(), begun, check)
+    }
+
+    /// The same for a check that has just arrived.
+    pub fn begin_now(state: &ServerState, check: CheckRequest) -> Self {
+        let now = state.node.clock.now();
+        Self::begin_at(state, now, now, check)
+    }
+
+    fn begin_at(state: &ServerState, now: Instant, begun: Instant, check: CheckRequest) -> Self {
+        let item = Item::new(state, check);
+        if let Some(decision) = item.fixed {
+            return Self { item, begun, answer: Ok(decision) };
+        }
+        let (mut out, mailbox) = (Outgoing::default(), Arc::new(Mailbox::of(item.check.asker)));
+        item.attempt(state, now, &mut out);
+        let answer = item.ask(state, now, Ask::Check(begun + state.node.timeout), (&mailbox, 0), &mut out);
+        state.node.flush(&mut out);
+        Self { item, begun, answer: answer.ok_or(mailbox) }
+    }
+
+    /// Whether the answer is there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.answer.is_ok()
+    }
+
+    /// The answer, for which it waits until the deadline at most.
+    pub async fn end(self, state: &ServerState) -> CheckResult {
+        let raw = match self.answer {
+            Ok(decision) => decision,
+            Err(mailbox) => next_answer(&mailbox).await.1,
+        };
+        let (now, charged) = (state.node.clock.now(), self.item.charges());
+        let result = self.item.end(state, now, raw, charged);
+        state.control_stats().durations.add(now.since(self.begun), 1);
+        result
+    }
 }
 
 impl MultiCheck {
@@ -86,12 +178,7 @@ impl MultiCheck {
                 asked.answered(index, decision);
             }
         }
-        for item in asked.items.iter().filter(|item| item.charges()) {
-            let CheckRequest { policy, key, cost, asker, .. } = &item.check;
-            if let Some(candidate) = policy.candidate_beside(policy.plan(key)) {
-                state.node.attempt(now, (candidate, key, *cost), *asker, out);
-            }
-        }
+        asked.items.iter().for_each(|item| item.attempt(state, now, out));
         asked.advance(state, now, out);
         if !asked.is_complete() {
             asked.prefetch(state, now, out);
@@ -121,9 +208,7 @@ impl MultiCheck {
     }
 
     fn ask(&self, state: &ServerState, now: Instant, ask: Ask, index: usize, out: &mut Outgoing) -> Option<Decision> {
-        let Item { check: CheckRequest { key, cost, peek, .. }, rule, digest, .. } = &self.items[index];
-        let request = Request { rule: rule.as_ref()?, digest: *digest, key, cost: *cost, peek: *peek };
-        state.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
+        self.items[index].ask(state, now, ask, (&self.mailbox, index as u64), out)
     }
 
     /// Whether all answers are there.
@@ -136,24 +221,11 @@ impl MultiCheck {
     pub async fn complete(&mut self, state: &ServerState) {
         let mut out = Outgoing::default();
         while !self.is_complete() {
-            let (index, decision) = self.next_answer().await;
+            let (index, decision) = next_answer(&self.mailbox).await;
             self.answered(index, decision);
             self.advance(state, state.node.clock.now(), &mut out);
             state.node.flush(&mut out);
         }
-    }
-
-    async fn next_answer(&self) -> (usize, Decision) {
-        let mut mail = Vec::new();
-        poll_fn(|cx| {
-            self.mailbox.listen(cx.waker(), None);
-            self.mailbox.take(&mut mail);
-            match mail.pop() {
-                Some((index, Answer::Decision(decision))) => Poll::Ready((index as usize, decision)),
-                _ => Poll::Pending,
-            }
-        })
-        .await
     }
 
     /// Finishes once all answers are there. Returns whether one was denied; if so, nothing is charged to the others.
@@ -162,32 +234,32 @@ impl MultiCheck {
         let is_denied = several.is_denied();
         let end = |(index, item): (usize, Item)| {
             let raw = several.answer(index)?;
-            let mut decision = item.enforced(raw);
-            let Item { check: CheckRequest { policy, key, cost, peek, asker }, rule, digest, .. } = item;
-            let charged = several.is_charged(index);
-            match &rule {
-                None => {
-                    state.control_stats().count(&policy.name, &decision);
-                    if !peek && cost > 0 {
-                        let subject = Subject { policy: &policy.name, rule: None, digest, key: &key };
-                        state.node.note_fixed(now, &subject, cost, &decision);
-                    }
-                }
-                Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
-                    state.control_stats().enforce(&policy, digest, &mut { raw }, true);
-                }
-                Some(rule) if several.goes_back(index) => {
-                    let request = Request { rule, digest, key: &key, cost, peek: false };
-                    state.node.rollback(now, asker, request, &raw, out);
-                    decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
-                    decision.slot = None;
-                }
-                Some(_) => {}
-            }
-            Some(CheckResult { decision, rule, digest })
+            let Some(rule) = item.rule.as_ref().filter(|_| several.goes_back(index)) else {
+                return Some(item.end(state, now, raw, several.is_charged(index)));
+            };
+            let (mut decision, CheckRequest { key, cost, asker, .. }) = (item.enforced(raw), &item.check);
+            let request = Request { rule, digest: item.digest, key, cost: *cost, peek: false };
+            state.node.rollback(now, *asker, request, &raw, out);
+            decision.remaining = decision.remaining.saturating_add(*cost).min(decision.limit);
+            decision.slot = None;
+            Some(CheckResult { decision, rule: item.rule, digest: item.digest })
         };
         (is_denied, items.into_iter().enumerate().filter_map(end).collect())
     }
+}
+
+/// The next answer that comes to a mailbox, and the number of its request.
+async fn next_answer(mailbox: &Mailbox) -> (usize, Decision) {
+    let mut mail = Vec::new();
+    poll_fn(|cx| {
+        mailbox.listen(cx.waker(), None);
+        mailbox.take(&mut mail);
+        match mail.pop() {
+            Some((index, Answer::Decision(decision))) => Poll::Ready((index as usize, decision)),
+            _ => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// A check of several keys under way, and when it began.
@@ -232,14 +304,13 @@ pub async fn decide(state: &ServerState, checks: Vec<CheckRequest>) -> (bool, Ve
 
 /// Checks one key.
 pub async fn decide_one(state: &ServerState, check: CheckRequest) -> CheckResult {
-    decide_since(state, state.node.clock.now(), check).await
+    OneCheck::begin_now(state, check).end(state).await
 }
 
 /// The same, with the deadline counted from `begun`. A command of several steps may thus take no longer than one of a
 /// single step.
 pub async fn decide_since(state: &ServerState, begun: Instant, check: CheckRequest) -> CheckResult {
-    let (_, mut results) = TimedMultiCheck::begin(state, begun, vec![check]).end(state).await;
-    results.pop().expect("one was asked about")
+    OneCheck::begin(state, begun, check).end(state).await
 }
 
 /// Peeks at one key with what this node knows: charges nothing, and does not ask the store.
