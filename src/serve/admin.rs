@@ -26,6 +26,7 @@ use super::http::form::host;
 use super::http::origin::{self, Names};
 use super::http::reply::{HttpError, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
+use super::http::texts::Texts;
 use super::status_page::{Events, StatusPage};
 use crate::store::turns::Asker;
 
@@ -164,7 +165,9 @@ async fn answer(
         // The checks above are those that the TCP address makes of clients without a user, so the request counts as one
         // of a process of this host, whose uid is nobody's.
         let (request, local) = (Request::from_parts(head, body), Caller::Process(u32::MAX));
-        return whole(super::http::answer(daemon.state(), request, Some(local), Asker::new(None, 0)).await);
+        return whole(
+            super::http::answer(daemon.state(), &Texts::default(), request, Some(local), Asker::new(None, 0)).await,
+        );
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());

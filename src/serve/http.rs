@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use hyper::{Method, Request, StatusCode};
 use serde_json::json;
 
 use super::admission::ConnectionGuard;
 use super::ask::CheckRequest;
 use super::caller::Caller;
-use super::check_request::decide_one;
+use super::check_request::{CheckResult, OneCheck};
 use super::connection_permits;
+use super::crowd::Place;
 use super::handshake;
 use super::node::Outgoing;
 use super::parameters::Parameters;
@@ -29,7 +30,7 @@ use crate::core::decision::Verdict;
 use crate::core::policy::Policy;
 use crate::store::turns::Asker;
 use crate::wire::command::MAX_KEY;
-use crate::wire::headers::{Style, fields};
+use crate::wire::headers::{Style, fields, push_tightest, retry_after};
 use crate::wire::resp::MAX_LINE;
 
 mod body;
@@ -38,10 +39,13 @@ mod line;
 pub(super) mod origin;
 mod remote;
 pub(super) mod reply;
+mod rest_timer;
 pub(super) mod stream;
+pub(super) mod texts;
 
 use reply::{HttpError, Reply, bad, not_allowed, reply, text};
 use stream::{Bounds, converse};
+use texts::{Text, Texts};
 
 /// Longest idle time of a connection between two requests.
 const REST: Duration = Duration::from_secs(75);
@@ -50,27 +54,40 @@ const MAX_HEAD: usize = 256 << 10;
 /// Longest body.
 const MAX_BODY: usize = 256 << 10;
 
+const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// Room for what stands beside the name in the value of `RateLimit`: two numbers, mostly short ones.
+const ROOM_OF_NUMBERS: usize = 32;
+
 /// Serves a connection of the socket until it closes; the bytes in `head` were read before.
 pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, state: Arc<ServerState>) {
     let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: state.admission.patience() };
     let asker = pass.mailbox.asker();
     let local = pass.uid.map(Caller::Process);
-    let answering = |request| {
-        let (state, local) = (state.clone(), local.clone());
-        async move { answer(&state, request, local, asker).await }
-    };
+    let texts = Texts::default();
+    let answering = |request| answer(&state, &texts, request, local.clone(), asker);
     converse(stream, head, &bounds, Arc::default(), state.admission.account(), answering, |cx| pass.is_to_leave(cx))
         .await;
 }
 
 /// Answers a request of `/v1/…` by `local`; or if that is `None`, by whomever the request itself says, which has come
 /// over TCP. Calls to the store leave in the turn of `asker`.
-pub async fn answer(state: &ServerState, request: Request<Incoming>, local: Option<Caller>, asker: Asker) -> Reply {
-    respond(state, request, local, asker).await.unwrap_or_else(HttpError::into_reply)
+pub(crate) async fn answer(
+    state: &ServerState,
+    texts: &Texts,
+    request: Request<Incoming>,
+    local: Option<Caller>,
+    asker: Asker,
+) -> Reply {
+    respond(state, texts, request, local, asker).await.unwrap_or_else(HttpError::into_reply)
 }
 
+/// What few requests need is in boxes, because the answer under way is moved with each request, and would be some kilobytes with that.
 async fn respond(
     state: &ServerState,
+    texts: &Texts,
     request: Request<Incoming>,
     local: Option<Caller>,
     asker: Asker,
@@ -101,28 +118,34 @@ async fn respond(
     parameters.read_form(head.uri.query().unwrap_or_default().as_bytes()).map_err(bad)?;
     if head.method == Method::POST {
         form::check_body(&head)?;
-        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
-        let body = whole(body, state.admission.patience()).await?;
+        let kind = head.headers.get(CONTENT_TYPE).map_or(&[][..], |kind| kind.as_bytes().trim_ascii_start());
+        let is_json = kind.get(..JSON.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(JSON.as_bytes()));
+        let body =
+            if body.is_end_stream() { Bytes::new() } else { Box::pin(whole(body, state.admission.patience())).await? };
         let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
         read.map_err(bad)?;
     }
     if head.uri.path() == "/v1/release" {
         release(state, &parameters, &caller)?;
-        return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
+        return Ok(reply(StatusCode::OK, JSON, json!({ "released": true }).to_string()));
     }
     let explains = head.uri.path() == "/v1/explain";
-    let mut asked = HttpCheck::read(state, &parameters, explains, &caller, asker)?;
-    // One request at a time, which every connection may await.
-    let mut place = state.node.crowd.place(asker);
-    place.note(1);
+    let mut asked = HttpCheck::read(state, parameters, explains, &caller, asker)?;
     if explains {
-        let body = requests::explained(state, asked.check).await;
-        return Ok(reply(StatusCode::OK, "application/json", body));
+        let _place = waiting(state, asker);
+        let body = Box::pin(requests::explained(state, asked.check)).await;
+        return Ok(reply(StatusCode::OK, JSON, body));
     }
     // HEAD must have no effect: it is answered as GET would be, but charges nothing.
     asked.check.peek |= head.method == Method::HEAD;
-    Ok(check(state, asked).await)
+    Ok(check(state, texts, asked).await)
+}
+
+/// Counts among those who await an answer of the store. A connection has one request at a time, which every connection may await.
+fn waiting(state: &ServerState, asker: Asker) -> Place {
+    let mut place = state.node.crowd.place(asker);
+    place.note(1);
+    place
 }
 
 /// Reads the whole body of a request, which must arrive within `patience`.
@@ -164,19 +187,41 @@ fn release(state: &ServerState, parameters: &Parameters, caller: &Caller) -> Res
     }
 }
 
-async fn check(state: &ServerState, asked: HttpCheck) -> Reply {
+async fn check(state: &ServerState, texts: &Texts, asked: HttpCheck) -> Reply {
     let HttpCheck { check, style, deny } = asked;
-    let policy = check.policy.clone();
-    let result = decide_one(state, check).await;
+    let (policy, asker) = (check.policy.clone(), check.asker);
+    let asked = OneCheck::begin_now(state, check);
+    let _place = if asked.is_complete() { None } else { Some(waiting(state, asker)) };
+    let result = asked.end(state).await;
+    let said = result.rule.as_ref().map(|rule| texts.of(rule));
+    let name = said.as_ref().and_then(|said| said.text.name(result.decision.limit_index.into()));
     let mut response = if result.decision.verdict == Verdict::Deny {
-        reply(deny, "application/problem+json", body::denial(&result, &policy.name, deny))
+        reply(deny, PROBLEM, body::denial(&result, name, &policy.name, deny))
     } else {
-        reply(StatusCode::OK, "application/json", body::admission(&result))
+        reply(StatusCode::OK, JSON, body::admission(&result, name))
     };
-    for (name, value) in fields(style, &result.decision, result.rule.as_deref()) {
-        response.headers_mut().insert(HeaderName::from_static(name), text(value));
+    match (said.as_deref(), name) {
+        (Some(said), Some(name)) if style == Style::Draft => say_draft(&result, said, name, response.headers_mut()),
+        _ => {
+            for (name, value) in fields(style, &result.decision, result.rule.as_deref()) {
+                response.headers_mut().insert(HeaderName::from_static(name), text(value));
+            }
+        }
     }
     response
+}
+
+/// Adds the header fields of the draft, which [`fields`] would make anew from the rule.
+fn say_draft(result: &CheckResult, said: &Text, name: &str, headers: &mut HeaderMap) {
+    let CheckResult { decision, rule, .. } = result;
+    let Some(limit) = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index))) else { return };
+    headers.insert(RATELIMIT_POLICY, said.policy.clone());
+    let mut tightest = String::with_capacity(name.len() + ROOM_OF_NUMBERS);
+    push_tightest(&mut tightest, name, decision, limit);
+    headers.insert(RATELIMIT, text(tightest));
+    if let Some(wait) = retry_after(decision) {
+        headers.insert(RETRY_AFTER, wait.into());
+    }
 }
 
 /// What a request asks for.
@@ -219,13 +264,13 @@ fn subject<'p>(
 impl HttpCheck {
     fn read(
         state: &ServerState,
-        parameters: &Parameters,
+        mut parameters: Parameters,
         explains: bool,
         caller: &Caller,
         asker: Asker,
     ) -> Result<Self, HttpError> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        let (policy, key) = subject(state, parameters, known, caller)?;
+        let (policy, _) = subject(state, &parameters, known, caller)?;
         let get = |name: &str| parameters.get(name);
         let cost = get("cost").map_or(Ok(1), |text| {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
@@ -244,7 +289,8 @@ impl HttpCheck {
                 return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
             }
         };
-        let check = CheckRequest { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
+        let key = parameters.take("key").unwrap_or_default().into_boxed_slice();
+        let check = CheckRequest { policy, key, cost: cost.into(), peek: explains, asker };
         Ok(Self { check, style, deny })
     }
 }

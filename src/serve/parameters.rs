@@ -27,6 +27,11 @@ impl Parameters {
         self.values[NAMES.iter().position(|known| *known == name)?].as_deref()
     }
 
+    /// Takes the value of a name out.
+    pub fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        self.values[NAMES.iter().position(|known| *known == name)?].take()
+    }
+
     /// The name of a parameter that is present but not `known`.
     #[must_use]
     pub fn beyond(&self, known: &[&str]) -> Option<&str> {
@@ -102,8 +107,13 @@ impl<'de> Visitor<'de> for Members {
 }
 
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.contains(&b'+') {
-        return percent_decode(text).into();
+    let (mut has_spaces, mut has_codes) = (false, false);
+    for byte in text {
+        has_spaces |= *byte == b'+';
+        has_codes |= *byte == b'%';
+    }
+    if !has_spaces {
+        return if has_codes { percent_decode(text).into() } else { Cow::Borrowed(text) };
     }
     let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
     Cow::Owned(percent_decode(&spaced).collect())

@@ -19,106 +19,100 @@ const TITLE: &str = "Request cannot be satisfied as assigned quota has been exce
 /// Initial capacity, enough for most bodies.
 const ROOM: usize = 640;
 
-/// The body of an admission.
-pub(super) fn admission(result: &CheckResult) -> Vec<u8> {
-    body(result, None)
+/// The body of an admission. `name` is that of the limit which fills the decision's numbers.
+pub(super) fn admission(result: &CheckResult, name: Option<&str>) -> Vec<u8> {
+    body(result, name, None)
 }
 
 /// The body of a denial by the policy of that name. `status` is the response's.
-pub(super) fn denial(result: &CheckResult, policy: &str, status: StatusCode) -> Vec<u8> {
-    body(result, Some((policy, status)))
+pub(super) fn denial(result: &CheckResult, name: Option<&str>, policy: &str, status: StatusCode) -> Vec<u8> {
+    body(result, name, Some((policy, status)))
 }
 
-fn body(result: &CheckResult, denial: Option<(&str, StatusCode)>) -> Vec<u8> {
-    let CheckResult { decision, rule, .. } = result;
-    let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    let name = limit.map(ToString::to_string);
+/// What begins a member with a name of ours, which needs no escaping.
+macro_rules! member {
+    ($name:literal) => {
+        concat!(",\"", $name, "\":")
+    };
+}
+
+fn body(result: &CheckResult, name: Option<&str>, denial: Option<(&str, StatusCode)>) -> Vec<u8> {
+    let CheckResult { decision, .. } = result;
     let mut object = Object::new();
     if denial.is_some() {
-        object.text("detail", Why { result, name: name.as_deref().unwrap_or_default() });
+        object.text(member!("detail"), Why { result, name: name.unwrap_or_default() });
     }
-    object.number("limit", Some(decision.limit));
-    match &name {
-        Some(name) => object.text("limit_name", name),
-        None => object.raw("limit_name", "null"),
-    }
-    object.raw("limited", if decision.verdict == Verdict::Deny { "true" } else { "false" });
+    object.number(member!("limit"), Some(decision.limit));
+    object.plain(member!("limit_name"), name);
+    object.raw(member!("limited"), if decision.verdict == Verdict::Deny { "true" } else { "false" });
     if let Some((policy, _)) = denial {
-        object.text("policy", policy);
+        object.text(member!("policy"), policy);
     }
-    object.text("reason", decision.reason.as_str());
-    object.number("remaining", Some(decision.remaining));
-    object.number("reset_after_ms", Some(decision.reset_after.as_millis_ceil()));
-    object.number("reset_at_ms", Some(decision.reset_at.as_millis_ceil()));
-    object.number("retry_after_ms", decision.retry_after.map(Micros::as_millis_ceil));
+    object.plain(member!("reason"), Some(decision.reason.as_str()));
+    object.number(member!("remaining"), Some(decision.remaining));
+    object.number(member!("reset_after_ms"), Some(decision.reset_after.as_millis_ceil()));
+    object.number(member!("reset_at_ms"), Some(decision.reset_at.as_millis_ceil()));
+    object.number(member!("retry_after_ms"), decision.retry_after.map(Micros::as_millis_ceil));
     if let Some(slot) = decision.slot {
-        object.text("slot", format_args!("{slot:016x}"));
+        object.text(member!("slot"), format_args!("{slot:016x}"));
     }
-    object.text("source", decision.source.as_str());
+    object.plain(member!("source"), Some(decision.source.as_str()));
     if let Some((_, status)) = denial {
-        object.number("status", Some(status.as_u16().into()));
-        object.text("title", TITLE);
-        object.text("type", QUOTA);
-        object.list("violated-policies", name.as_deref());
+        object.number(member!("status"), Some(status.as_u16().into()));
+        object.plain(member!("title"), Some(TITLE));
+        object.plain(member!("type"), Some(QUOTA));
+        match name {
+            Some(name) => object.raw(concat!(member!("violated-policies"), "[\""), name).raw("\"", "]"),
+            None => object.raw(member!("violated-policies"), "[]"),
+        };
     }
     object.end()
 }
 
-/// A JSON object that is being written.
+/// A JSON object that is being written. Each member begins with a comma, and the first of them becomes the brace.
 struct Object(Vec<u8>);
 
 impl Object {
     fn new() -> Self {
-        let mut bytes = Vec::with_capacity(ROOM);
-        bytes.push(b'{');
-        Self(bytes)
+        Self(Vec::with_capacity(ROOM))
     }
 
-    /// A name of ours, which needs no escaping.
-    fn key(&mut self, key: &'static str) {
-        if self.0.len() > 1 {
-            self.0.push(b',');
-        }
-        self.0.push(b'"');
-        self.0.extend_from_slice(key.as_bytes());
-        self.0.extend_from_slice(b"\":");
-    }
-
-    /// A value that is JSON already.
-    fn raw(&mut self, key: &'static str, value: &str) {
-        self.key(key);
+    /// A member whose value is JSON already.
+    fn raw(&mut self, begins: &'static str, value: &str) -> &mut Self {
+        self.0.extend_from_slice(begins.as_bytes());
         self.0.extend_from_slice(value.as_bytes());
+        self
     }
 
-    fn number(&mut self, key: &'static str, value: Option<u64>) {
+    /// A text that needs no escaping: a word of ours, or the name of a limit, which has letters, digits, slashes and spaces.
+    fn plain(&mut self, begins: &'static str, value: Option<&str>) {
         match value {
-            Some(value) => self.raw(key, itoa::Buffer::new().format(value)),
-            None => self.raw(key, "null"),
+            Some(value) => {
+                self.raw(begins, "\"").raw("", value).0.push(b'"');
+            }
+            None => {
+                self.raw(begins, "null");
+            }
         }
     }
 
-    fn text(&mut self, key: &'static str, value: impl Display) {
-        self.key(key);
-        self.quote(value);
+    fn number(&mut self, begins: &'static str, value: Option<u64>) {
+        match value {
+            Some(value) => self.raw(begins, itoa::Buffer::new().format(value)),
+            None => self.raw(begins, "null"),
+        };
     }
 
-    /// A list with one text, or an empty one.
-    fn list(&mut self, key: &'static str, value: Option<&str>) {
-        self.key(key);
-        self.0.push(b'[');
-        if let Some(value) = value {
-            self.quote(value);
-        }
-        self.0.push(b']');
-    }
-
-    fn quote(&mut self, value: impl Display) {
-        self.0.push(b'"');
+    fn text(&mut self, begins: &'static str, value: impl Display) {
+        self.raw(begins, "\"");
         write!(Escaped(&mut self.0), "{value}").expect("a Vec takes what is written");
         self.0.push(b'"');
     }
 
     fn end(mut self) -> Vec<u8> {
+        if let Some(first) = self.0.first_mut() {
+            *first = b'{';
+        }
         self.0.push(b'}');
         self.0
     }
@@ -193,9 +187,10 @@ mod tests {
     fn bodies_say_what_maps_would() {
         for result in results() {
             let mut object = listing::decision(&result);
-            assert_eq!(String::from_utf8(admission(&result)).unwrap(), Value::Object(object.clone()).to_string());
             let name =
                 result.rule.as_ref().map(|rule| rule.limits[usize::from(result.decision.limit_index)].to_string());
+            let admitted = admission(&result, name.as_deref());
+            assert_eq!(String::from_utf8(admitted).unwrap(), Value::Object(object.clone()).to_string());
             let more = json!({
                 "type": QUOTA,
                 "title": TITLE,
@@ -205,7 +200,7 @@ mod tests {
                 "policy": "a \"b\"\\\u{e9}",
             });
             object.append(&mut more.as_object().unwrap().clone());
-            let denied = denial(&result, "a \"b\"\\\u{e9}", StatusCode::FORBIDDEN);
+            let denied = denial(&result, name.as_deref(), "a \"b\"\\\u{e9}", StatusCode::FORBIDDEN);
             assert_eq!(String::from_utf8(denied).unwrap(), Value::Object(object).to_string());
         }
     }
@@ -215,7 +210,7 @@ mod tests {
         let all: String = (0..0x300).filter_map(char::from_u32).chain("\u{1f980}".chars()).collect();
         for text in ["", "plain", "\"", "\\\\", "a\u{0}b\n", &all] {
             let mut object = Object::new();
-            object.text("text", text);
+            object.text(member!("text"), text);
             let read: Value = serde_json::from_slice(&object.end()).expect("it is JSON");
             assert_eq!(read["text"], text);
         }

@@ -15,11 +15,12 @@ use std::time::Duration;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::line::{Line, judge};
+use super::rest_timer::RestTimer;
 use crate::serve::budget::Account;
 
 /// Bounds of a connection.
@@ -69,18 +70,19 @@ pub(crate) async fn converse<S, A, F, B>(
         _ => return,
     }
     progress.bytes_came(head.len());
-    let service = service_fn(|request| {
-        progress.head_is_whole();
-        let (answered, progress) = (answer(request), progress.clone());
+    // The answer is made where it is awaited: if it were made before, its future would be there twice, and is moved with each request.
+    let (answer, answering) = (&answer, &progress);
+    let service = service_fn(move |request| {
+        answering.head_is_whole();
         async move {
-            let reply = answered.await;
-            progress.answered();
+            let reply = answer(request).await;
+            answering.answered();
             Ok::<_, Infallible>(reply)
         }
     });
     let stream = Resumed { head, taken: 0, stream, progress: progress.clone() };
     let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(RestTimer::default())
         .header_read_timeout(bounds.rest)
         .max_buf_size(bounds.head)
         .serve_connection(TokioIo::new(stream), service);
