@@ -250,7 +250,7 @@ fn subject<'p>(
         return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
     }
     let policies = state.policies.load();
-    let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| HttpError {
+    let policy = policies.get(name).ok_or_else(|| HttpError {
         status: StatusCode::NOT_FOUND,
         detail: handshake::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
     })?;
