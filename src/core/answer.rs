@@ -70,10 +70,12 @@ pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Stand
 #[must_use]
 pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, ending: Resolution) -> Decision {
     let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
+    // With one limit there is nothing to pick by the wait.
+    let waits = denied && (rule.limits.len() > 1 || ending.retry_after.is_none());
     let mut pick = (0, u64::MAX, Micros::ZERO);
     for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
         let left = counter.left(limit, now).min(limit.capacity());
-        let wait = if denied { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
+        let wait = if waits { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
         // On a denial, the limit with the longest wait is shown; otherwise the one with the fewest tokens left.
         if index == 0 || wait > pick.2 || (wait == pick.2 && left < pick.1) {
             pick = (index, left, wait);

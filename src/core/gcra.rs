@@ -78,7 +78,10 @@ pub fn cost(limit: &Limit, tokens: u64) -> Micros {
 #[must_use]
 pub fn worth(limit: &Limit, tokens: u64) -> Micros {
     let (period, count) = limit.interval();
-    narrow(u128::from(tokens) * u128::from(period) / u128::from(count))
+    match tokens.checked_mul(period) {
+        Some(product) => Micros(product / count),
+        None => narrow(u128::from(tokens) * u128::from(period) / u128::from(count)),
+    }
 }
 
 /// How far the TAT may be ahead of now: the cost of the whole burst.
