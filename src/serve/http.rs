@@ -294,3 +294,45 @@ impl HttpCheck {
         Ok(Self { check, style, deny })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::decision::{Decision, Reason, Source};
+    use crate::core::key::Digest;
+    use crate::core::limit::Limit;
+    use crate::core::policy::Rule;
+    use crate::core::time::{Micros, Timestamp};
+
+    #[test]
+    fn the_fields_of_the_draft_are_those_that_others_write() {
+        let limits = ["100/1m", "9/1d fixed", "7/1h sliding"].map(|text| Limit::parse(text).expect(text));
+        let rule = Arc::new(Rule::of("api", &limits));
+        let texts = Texts::default();
+        for (limit_index, wait) in [(0, None), (1, Some(Micros(1))), (2, Some(Micros(2_000_001))), (1, None)] {
+            let verdict = if wait.is_some() { Verdict::Deny } else { Verdict::Allow };
+            let decision = Decision {
+                verdict,
+                limit: 100,
+                remaining: 7,
+                retry_after: wait,
+                reset_after: Micros(30_100_000),
+                reset_at: Timestamp(1_700_000_000_500_000),
+                reason: Reason::Rate,
+                source: Source::Lease,
+                limit_index,
+                slot: None,
+                epoch: 0,
+            };
+            let result = CheckResult { decision, rule: Some(rule.clone()), digest: Digest::of("api", b"k") };
+            let (said, mut headers) = (texts.of(&rule), HeaderMap::new());
+            let name = said.text.name(limit_index.into()).expect("the rule has it");
+            say_draft(&result, &said, name, &mut headers);
+            let wanted = fields(Style::Draft, &decision, Some(&rule));
+            assert_eq!(headers.len(), wanted.len());
+            for (name, value) in wanted {
+                assert_eq!(headers[name], value, "{name}");
+            }
+        }
+    }
+}

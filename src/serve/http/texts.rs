@@ -32,3 +32,20 @@ impl Texts {
         last.insert(Arc::new(Text { rule: rule.clone(), text, policy })).clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::limit::Limit;
+
+    #[test]
+    fn each_rule_has_its_own_texts_however_they_take_turns() {
+        let rule = |text: &str| Arc::new(Rule::of("api", &[Limit::parse(text).expect(text)]));
+        let (texts, rules) = (Texts::default(), ["100/1s", "5/1d fixed"].map(rule));
+        for place in [0, 0, 1, 0, 1, 1] {
+            let text = texts.of(&rules[place]);
+            assert_eq!(text.text, RuleText::of(&rules[place]));
+            assert_eq!(text.policy.to_str().expect("it is ASCII"), text.text.policy);
+        }
+    }
+}
