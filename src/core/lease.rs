@@ -31,12 +31,39 @@ pub struct Segment {
     pub left: u64,
     /// Tokens spent.
     spent: u64,
+    span: Span,
+}
+
+/// When the tokens of a segment may be spent, and of which windows they are.
+#[derive(Clone, Debug)]
+enum Span {
+    /// Tokens of a bucket, or of a window that has begun, of a rule with one limit. Nearly all segments are of this kind, so it is small.
+    Begun {
+        /// The tokens may not be spent from here on.
+        ends: Due,
+        /// `Counter::at` of the limit right after the grant, which identifies the window; `None` for GCRA.
+        window: Option<StoredTime>,
+    },
+    /// Tokens of several limits, and those that were lent before their window began.
+    Other(Box<OtherSpan>),
+}
+
+#[derive(Clone, Debug)]
+struct OtherSpan {
     /// The tokens may not be spent before this.
-    pub starts: Due,
-    /// The tokens may not be spent from here on.
-    pub ends: Due,
-    /// `Counter::at` of each limit right after the grant, which identifies the window; 0 for GCRA.
-    pub windows: PerLimit<Option<StoredTime>>,
+    starts: Due,
+    ends: Due,
+    /// The window of each limit.
+    windows: PerLimit<Option<StoredTime>>,
+}
+
+impl Span {
+    fn new(starts: Due, ends: Due, windows: PerLimit<Option<StoredTime>>) -> Self {
+        match *windows {
+            [window] if starts.is_at_once() => Self::Begun { ends, window },
+            _ => Self::Other(Box::new(OtherSpan { starts, ends, windows })),
+        }
+    }
 }
 
 /// Tokens that left a lease unspent.
@@ -91,17 +118,45 @@ impl Segment {
             let last = if on(Mutant::ExpiryFromArrival) { clock.after(end) } else { clock.before(end) };
             ends = ends.or(early(last, sent));
         }
-        Self { left: tokens, spent: 0, starts, ends, windows }
+        Self { left: tokens, spent: 0, span: Span::new(starts, ends, windows) }
+    }
+
+    /// The tokens may not be spent before this.
+    fn starts(&self) -> Due {
+        if let Span::Other(span) = &self.span { span.starts } else { Due::AT_ONCE }
+    }
+
+    /// The tokens may not be spent from here on.
+    #[must_use]
+    pub fn ends(&self) -> Due {
+        match &self.span {
+            Span::Begun { ends, .. } => *ends,
+            Span::Other(span) => span.ends,
+        }
+    }
+
+    /// `Counter::at` of each limit right after the grant, which identifies the window; `None` for GCRA.
+    fn windows(&self) -> &[Option<StoredTime>] {
+        match &self.span {
+            Span::Begun { window, .. } => std::slice::from_ref(window),
+            Span::Other(span) => &span.windows,
+        }
+    }
+
+    /// The tokens may be spent from `starts` on if that is earlier, and not from `ends` on if that is.
+    fn retime(&mut self, starts: Due, ends: Due) {
+        let (starts, ends) = (self.starts().min(starts), self.ends().min(ends));
+        self.span = Span::new(starts, ends, self.windows().into());
     }
 
     /// Whether the tokens were lent before their window began.
     fn is_ahead(&self) -> bool {
-        !self.starts.is_at_once()
+        !self.starts().is_at_once()
     }
 
     /// Unspent tokens that may be spent at `now`.
     fn usable(&self, now: Instant) -> u64 {
-        if self.starts.has_come(now) && !self.ends.has_come(now) { self.left } else { 0 }
+        if self.starts().has_come(now) && !self.ends().has_come(now) { self.left } else { 0 }
     }
 }
 
@@ -116,17 +171,16 @@ impl Lease {
         // that clock, so they must wait.
         let waits = |held: &Segment| !held.is_ahead() && segment.is_ahead();
         // Tokens of a call that took long end early. In one segment with others, they would make those end early, too.
-        let is_apart = |held: &Segment| waits(held) || are_apart(held.ends, segment.ends);
-        let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
+        let is_apart = |held: &Segment| waits(held) || are_apart(held.ends(), segment.ends());
+        let mut same = self.segments.iter_mut().filter(|held| held.windows() == segment.windows());
         if let Some(same) = same.find(|held| !is_apart(held)) {
             same.left = same.left.saturating_add(segment.left);
-            same.ends = same.ends.min(segment.ends);
-            same.starts = same.starts.min(segment.starts);
+            same.retime(segment.starts(), segment.ends());
             return None;
         }
         self.segments.retain(|segment| segment.left > 0);
         // Tokens of the next window may be held already, and those of this window are spent before them.
-        let place = self.segments.partition_point(|held| held.ends <= segment.ends);
+        let place = self.segments.partition_point(|held| held.ends() <= segment.ends());
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
         if full { self.segments.take_first().map(Unspent::from) } else { None }
@@ -140,12 +194,12 @@ impl Lease {
         // Under several limits nothing is lent ahead.
         let [limit] = &rule.limits[..] else { return };
         for segment in self.segments.iter_mut().filter(|segment| segment.is_ahead()) {
-            let Some(end) = segment.windows[0] else { continue };
+            let Some(end) = segment.windows()[0] else { continue };
             let begins = end.time() - limit.period;
             let (earliest, surely) = (clock.before(begins), Due::at(clock.surely_after(begins)));
-            let may_be_same = Due::at(earliest) <= segment.starts && segment.ends - limit.period <= surely;
+            let may_be_same = Due::at(earliest) <= segment.starts() && segment.ends() - limit.period <= surely;
             if may_be_same {
-                segment.starts = segment.starts.min(surely);
+                segment.retime(surely, Due::NEVER);
             }
         }
     }
@@ -178,7 +232,7 @@ impl Lease {
     /// Whether some tokens may no longer be spent.
     #[must_use]
     pub fn has_ended(&self, now: Instant) -> bool {
-        self.until.has_come(now) || self.segments.iter().any(|segment| segment.ends.has_come(now))
+        self.until.has_come(now) || self.segments.iter().any(|segment| segment.ends().has_come(now))
     }
 
     /// Drops what has ended, and passes it to `gone`. Tokens of a closed account are only counted.
@@ -189,11 +243,11 @@ impl Lease {
         if self.until.has_come(now) {
             return self.void();
         }
-        if self.segments.iter().any(|segment| segment.ends.has_come(now)) {
-            for segment in self.segments.iter().filter(|segment| segment.ends.has_come(now) && segment.left > 0) {
-                gone(Unspent { tokens: segment.left, windows: segment.windows.clone() });
+        if self.segments.iter().any(|segment| segment.ends().has_come(now)) {
+            for segment in self.segments.iter().filter(|segment| segment.ends().has_come(now) && segment.left > 0) {
+                gone(Unspent { tokens: segment.left, windows: segment.windows().into() });
             }
-            self.segments.retain(|segment| !segment.ends.has_come(now));
+            self.segments.retain(|segment| !segment.ends().has_come(now));
         }
         0
     }
@@ -219,13 +273,13 @@ impl Lease {
     #[must_use]
     pub fn usable_until(&self, now: Instant) -> Due {
         let usable = self.segments.iter().filter(|segment| segment.usable(now) > 0);
-        usable.map(|segment| segment.ends).fold(self.until, Due::min)
+        usable.map(Segment::ends).fold(self.until, Due::min)
     }
 
     /// Tokens that may be spent at `now` or a little later, by `soon`.
     #[must_use]
     pub fn usable_by(&self, now: Instant, soon: Instant) -> u64 {
-        let begun = |segment: &&Segment| segment.starts.has_come(soon) && !segment.ends.has_come(now);
+        let begun = |segment: &&Segment| segment.starts().has_come(soon) && !segment.ends().has_come(now);
         if self.until.has_come(now) {
             return 0;
         }
@@ -255,11 +309,11 @@ impl Lease {
     /// many. Under GCRA only until the store has heard of them.
     pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Option<StoredTime>]) -> u64 {
         let is_of = |segment: &Segment| {
-            let mut pairs = segment.windows.iter().zip(windows);
+            let mut pairs = segment.windows().iter().zip(windows);
             pairs.all(|(held, charged)| held == charged || held.is_none() || charged.is_none())
         };
         let mut live =
-            self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && !segment.ends.has_come(now));
+            self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && !segment.ends().has_come(now));
         let spent_last = live.find(|segment| is_of(segment));
         let Some(segment) = spent_last else { return 0 };
         let back = tokens.min(segment.spent);
@@ -270,9 +324,8 @@ impl Lease {
 
     /// Adds tokens of a bucket that the store has charged, but that nobody has spent after all.
     pub fn put_back(&mut self, tokens: u64) {
-        let windows = PerLimit::of_each(None, 1);
-        let none_had_to_go =
-            self.add(Segment { left: tokens, spent: 0, starts: Due::AT_ONCE, ends: Due::NEVER, windows });
+        let span = Span::Begun { ends: Due::NEVER, window: None };
+        let none_had_to_go = self.add(Segment { left: tokens, spent: 0, span });
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
     }
 
@@ -292,13 +345,13 @@ impl Lease {
     /// Tokens of a limit's window with that `Counter::at`.
     #[must_use]
     pub fn held_of(&self, index: usize, at: Timestamp) -> u64 {
-        self.segments.iter().filter(|segment| segment.windows[index] == at.stored()).map(|segment| segment.left).sum()
+        self.segments.iter().filter(|segment| segment.windows()[index] == at.stored()).map(|segment| segment.left).sum()
     }
 
     /// Tokens of the present windows, which are all but those that were lent ahead.
     #[must_use]
     pub fn current(&self, now: Instant) -> u64 {
-        self.segments.iter().filter(|segment| segment.starts.has_come(now)).map(|segment| segment.left).sum()
+        self.segments.iter().filter(|segment| segment.starts().has_come(now)).map(|segment| segment.left).sum()
     }
 
     /// When `cost` will be usable from what is held; `None` when less is held.
@@ -307,7 +360,7 @@ impl Lease {
         let mut due = cost;
         let mut ready = Due::AT_ONCE;
         for segment in self.segments.iter() {
-            ready = ready.max(segment.starts);
+            ready = ready.max(segment.starts());
             due = due.saturating_sub(segment.left);
             if due == 0 {
                 return Some(ready);
@@ -319,8 +372,8 @@ impl Lease {
     /// When tokens that were lent ahead may be spent, if there are any.
     #[must_use]
     pub fn starts(&self, now: Instant) -> Option<Instant> {
-        let ahead = self.segments.iter().find(|segment| !segment.starts.has_come(now) && segment.left > 0);
-        ahead.and_then(|segment| segment.starts.time())
+        let ahead = self.segments.iter().find(|segment| !segment.starts().has_come(now) && segment.left > 0);
+        ahead.and_then(|segment| segment.starts().time())
     }
 
     /// `Counter::at` of one limit for the tokens that are spent next; if none are left, for those of the first segment that has not ended. After
@@ -328,27 +381,30 @@ impl Lease {
     #[must_use]
     pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
         let mut live =
-            self.segments.iter().filter(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
+            self.segments.iter().filter(|segment| segment.starts().has_come(now) && !segment.ends().has_come(now));
         let first = live.clone().next();
-        live.find(|segment| segment.left > 0).or(first).and_then(|segment| segment.windows[index]).map(StoredTime::time)
+        live.find(|segment| segment.left > 0)
+            .or(first)
+            .and_then(|segment| segment.windows()[index])
+            .map(StoredTime::time)
     }
 
     /// Removes up to `tokens` unspent tokens of the newest segment of a present window, to be returned to the store.
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Unspent> {
-        let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts.has_come(now))?;
+        let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts().has_come(now))?;
         self.take_of(newest, tokens)
     }
 
     /// Removes all unspent tokens of a window that has not begun, to be returned to the store.
     pub fn take_ahead(&mut self, now: Instant) -> Option<Unspent> {
-        let ahead = self.segments.iter().position(|segment| segment.left > 0 && !segment.starts.has_come(now))?;
+        let ahead = self.segments.iter().position(|segment| segment.left > 0 && !segment.starts().has_come(now))?;
         self.take_of(ahead, u64::MAX)
     }
 
     fn take_of(&mut self, index: usize, tokens: u64) -> Option<Unspent> {
         let segment = &mut self.segments[index];
         let part = tokens.min(segment.left);
-        let unspent = Unspent { tokens: part, windows: segment.windows.clone() };
+        let unspent = Unspent { tokens: part, windows: segment.windows().into() };
         segment.left -= part;
         if segment.left == 0 {
             // What was spent of a segment may still be refunded.
@@ -361,7 +417,7 @@ impl Lease {
     pub fn void_ahead(&mut self, now: Instant, restored: Option<Timestamp>) -> u64 {
         let held = self.held();
         self.segments.retain(|segment| {
-            segment.starts.has_come(now) || restored.is_some_and(|at| segment.windows.first() == Some(&at.stored()))
+            segment.starts().has_come(now) || restored.is_some_and(|at| segment.windows().first() == Some(&at.stored()))
         });
         held - self.held()
     }
@@ -377,7 +433,7 @@ impl Lease {
 
 impl From<Segment> for Unspent {
     fn from(segment: Segment) -> Self {
-        Self { tokens: segment.left, windows: segment.windows }
+        Self { tokens: segment.left, windows: segment.windows().into() }
     }
 }
 

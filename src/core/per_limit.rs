@@ -29,12 +29,12 @@ impl<T: Copy> From<&[T]> for PerLimit<T> {
 }
 
 impl<T: Copy> PerLimit<T> {
-    /// The same of each of `count` limits.
+    /// An item for each of these.
     #[must_use]
-    pub fn of_each(item: T, count: usize) -> Self {
-        match count {
-            1 => Self(Items::One([item])),
-            _ => vec![item; count].as_slice().into(),
+    pub fn of_each<L>(limits: &[L], mut item: impl FnMut(&L) -> T) -> Self {
+        match limits {
+            [one] => Self(Items::One([item(one)])),
+            _ => limits.iter().map(item).collect::<Vec<_>>().as_slice().into(),
         }
     }
 }
@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn one_is_inline_and_several_are_a_slice_all_the_same() {
         for count in 0..4_usize {
-            let mut items = PerLimit::of_each(7_u64, count);
-            items.iter_mut().enumerate().for_each(|(index, item)| *item += index as u64);
             let wanted: Vec<u64> = (0..count as u64).map(|index| 7 + index).collect();
+            let mut items = PerLimit::of_each(&wanted, |number| *number - 7);
+            items.iter_mut().for_each(|item| *item += 7);
             assert_eq!(*items, *wanted);
             assert_eq!(items, PerLimit::from(&wanted[..]));
         }

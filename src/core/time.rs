@@ -22,10 +22,24 @@ pub struct Instant(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
-/// A time of the store's clock that is not its very first, so that an `Option` of it takes no more room than a [`Timestamp`], and is a
-/// single number in the arguments of a call: 0 for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoredTime(NonZero<u64>);
+/// A time of the store's clock that is not its very first, so that there is a single number for it in the arguments of a call: 0 for none.
+///
+/// It takes no more room than a [`Timestamp`], nor does an `Option` of it, nor an enum of which one variant has it: a store counts to
+/// 2^53, so the upper byte of the number says nothing, and the 255 values that are left of that are for the tags of what lies around.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StoredTime {
+    low: u32,
+    middle: u16,
+    high: u8,
+    upper: Zero,
+}
+
+/// A byte that is always 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+enum Zero {
+    Zero,
+}
 
 /// Clocks of two machines are allowed to drift apart by this fraction: 200 ppm, twice what a quartz that nothing corrects does. More
 /// would end every lease earlier than need be; less, and a lease might outlast its window.
@@ -223,22 +237,45 @@ impl StoredTime {
     /// Reads a number of a call or of the store, in which 0 says that there is no time.
     #[must_use]
     pub const fn read(number: u64) -> Option<Self> {
-        match NonZero::new(number) {
-            Some(number) => Some(Self(number)),
-            None => None,
+        if number == 0 {
+            return None;
         }
+        let number = if number < Self::LAST { number } else { Self::LAST };
+        let (low, middle, high) = (number as u32, (number >> 32) as u16, (number >> 48) as u8);
+        Some(Self { low, middle, high, upper: Zero::Zero })
     }
+
+    /// Stands for all later times, too.
+    const LAST: u64 = (1 << 56) - 1;
 
     /// The number that stands for it in a call: 0 for none.
     #[must_use]
     pub fn number(time: Option<Self>) -> u64 {
-        time.map_or(0, |time| time.0.get())
+        time.map_or(0, |time| time.time().0)
     }
 
     /// The time.
     #[must_use]
     pub const fn time(self) -> Timestamp {
-        Timestamp(self.0.get())
+        Timestamp((self.high as u64) << 48 | (self.middle as u64) << 32 | self.low as u64)
+    }
+}
+
+impl fmt::Debug for StoredTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.time().fmt(f)
+    }
+}
+
+impl Ord for StoredTime {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.time().cmp(&other.time())
+    }
+}
+
+impl PartialOrd for StoredTime {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -296,6 +333,18 @@ mod tests {
         assert_eq!((soon.min(late), soon.max(Due::NEVER)), (soon, Due::NEVER));
         assert_eq!((Due::NEVER.or(Instant(5)), late.or(Instant(5)), soon.or(Instant(6))), (soon, soon, soon));
         assert_eq!([Due::AT_ONCE.time(), late.time(), Due::NEVER.time()], [Some(Instant(0)), Some(Instant(6)), None]);
+    }
+
+    #[test]
+    fn a_stored_time_is_the_number_that_it_was_read_from() {
+        let numbers = [1, 0xffff_ffff, 0x1_0000_0000, 1_800_000_000_000_000, (1 << 53) - 1, (1 << 56) - 1];
+        for number in numbers {
+            assert_eq!(StoredTime::read(number).map(StoredTime::time), Some(Timestamp(number)));
+            assert_eq!(StoredTime::number(Timestamp(number).stored()), number);
+        }
+        assert!(numbers.map(StoredTime::read).is_sorted() && StoredTime::read(0).is_none());
+        assert_eq!(StoredTime::read(u64::MAX).map(StoredTime::time), Some(Timestamp((1 << 56) - 1)));
+        assert_eq!(size_of::<Option<Option<StoredTime>>>(), size_of::<Timestamp>());
     }
 
     #[test]

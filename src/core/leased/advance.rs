@@ -629,7 +629,7 @@ fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
 /// acquire is void, so that whatever it was lent is taken back.
 fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Option<Voided>) {
-    let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(None, key.view.rule().limits.len()) };
+    let nothing = Unspent { tokens: 0, windows: PerLimit::of_each(&key.view.rule().limits, |_| None) };
     hand_over(key, cx, now, nothing, voids);
 }
 

@@ -25,7 +25,8 @@
 //!
 //! A key has ten parts. Each owns its fields: they are private to the part's file, and change by methods that say
 //! what has happened. A part knows no other part and not the key, but for `phase.rs`, which keeps `bank.rs` and
-//! `entitlement.rs`; only `calls.rs` knows the driver, to which it sends.
+//! `entitlement.rs`, and `store_view.rs`, which keeps a `limit_view.rs` for each limit; only `calls.rs` knows the driver, to which it
+//! sends.
 //!
 //! | part | what |
 //! |---|---|
@@ -52,6 +53,7 @@ mod intent;
 mod keeping;
 mod key;
 mod lending;
+mod limit_view;
 mod loans;
 mod outage;
 mod outcomes;

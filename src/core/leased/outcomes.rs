@@ -242,7 +242,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // Tokens that were lent ahead, or are over when they arrive, say nothing about what those in line want. Nor does
     // a grant of nothing because this node restored what the store had lost.
     let is_late = key.holdings.lease().until().has_come(now);
-    let is_over = segment.ends.has_come(now);
+    let is_over = segment.ends().has_come(now);
     // Nor does a full grant. Whoever it does not serve came later, or is behind somebody whose request reached the
     // daemon earlier, but this key later.
     let is_short = granted < order.need;

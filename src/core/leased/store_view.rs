@@ -9,6 +9,7 @@
 use std::num::NonZero;
 use std::sync::Arc;
 
+use super::limit_view::{LentOf, LimitView};
 use crate::core::call::{
     Acquire, Ages, CALL_LIFE, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Known, Op, Voided, Windows,
 };
@@ -37,7 +38,7 @@ pub(super) struct StoreView {
     /// About what.
     answered: Answered,
     /// The store's time in the latest answer that counts.
-    heard: Option<StoredTime>,
+    heard: Option<NonZero<u64>>,
     /// The store's time from which on it has dropped the key by itself, unless another node has asked for it since this one was
     /// last lent something.
     expires: Option<StoredTime>,
@@ -49,21 +50,6 @@ pub(super) struct StoreView {
     accounted: u64,
     nodes: u32,
     confirmed: Option<bool>,
-}
-
-/// What is known of one limit.
-#[derive(Clone, Copy, Debug, Default)]
-struct LimitView {
-    /// As of the store's last answer, brought to the present time.
-    counter: Counter,
-    /// Tokens of the current window that were lent to this node and not returned. Of a bucket, those that the store
-    /// does not know to be spent.
-    lent: u64,
-    /// The window before. It may turn out to be still open, because the store's clock is known only to within a round
-    /// trip.
-    before: LentOf,
-    /// When a bucket would be full again if only this node spent of it, and only what the store has not been told of.
-    full_at: Instant,
 }
 
 /// What the store has answered about.
@@ -78,41 +64,12 @@ enum Answered {
     TheseLimitsByPeer,
 }
 
-/// What this node was lent of one window.
-#[derive(Clone, Copy, Debug, Default)]
-struct LentOf {
-    /// `Counter::at` of the window.
-    window: Option<StoredTime>,
-    tokens: u64,
-}
-
-impl LentOf {
-    /// The tokens, if they are of `window`.
-    fn of(self, window: Timestamp) -> u64 {
-        if self.window == window.stored() { self.tokens } else { 0 }
-    }
-
-    /// Adds tokens, if they are of the same window.
-    fn add(&mut self, window: Option<StoredTime>, tokens: u64) {
-        if self.window == window {
-            self.tokens = self.tokens.saturating_add(tokens);
-        }
-    }
-
-    /// Removes tokens, if they are of the same window.
-    fn take(&mut self, window: Option<StoredTime>, tokens: u64) {
-        if self.window == window {
-            self.tokens = self.tokens.saturating_sub(tokens);
-        }
-    }
-}
-
 impl StoreView {
     /// Nothing is known yet but estimates of the clock, and of how many nodes use the key.
     pub(super) fn new(rule: &Arc<Rule>, nodes: u32, clock: StoreClock) -> Self {
         Self {
             rule: rule.clone(),
-            limits: PerLimit::of_each(LimitView::default(), rule.limits.len()),
+            limits: unknown(rule),
             ahead: LentOf::default(),
             clock,
             trip: None,
@@ -208,7 +165,7 @@ impl StoreView {
 
     /// The store's time in the latest answer that counts.
     pub(super) fn heard(&self) -> Option<Timestamp> {
-        self.heard.map(StoredTime::time)
+        self.heard.map(|heard| Timestamp(heard.get()))
     }
 
     /// The round trip of the latest answer; zero where there was none.
@@ -292,7 +249,7 @@ impl StoreView {
 
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
-        self.limits = PerLimit::of_each(LimitView::default(), rule.limits.len());
+        self.limits = unknown(rule);
         if self.answered().is_some() {
             self.answered = Answered::OtherLimits;
         }
@@ -302,8 +259,8 @@ impl StoreView {
 
     /// The store no longer knows what it has lent.
     pub(super) fn forget_lent(&mut self) {
-        for known in &mut self.limits {
-            *known = LimitView { counter: known.counter, ..LimitView::default() };
+        for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
+            *known = LimitView::of(limit, known.counter);
         }
         self.forget_ahead();
     }
@@ -336,8 +293,9 @@ impl StoreView {
             let window = counter.at;
             counter.roll(limit, latest);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
-                known.before = LentOf { window: window.stored(), tokens: known.lent };
-                let ahead = self.ahead.of(counter.at);
+                let lent = LentOf { window: window.stored(), tokens: known.lent };
+                known.change_before(|before| *before = lent);
+                let ahead = self.ahead.of(known.counter.at);
                 known.lent = if on(Mutant::UsageCarriedOver) { known.lent + ahead } else { ahead };
                 begun = Some(ahead);
             }
@@ -389,7 +347,7 @@ impl StoreView {
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
     pub(super) fn note_heard(&mut self, grant: &Grant) {
-        self.heard = grant.now.stored();
+        self.heard = NonZero::new(grant.now.0);
         if grant.epoch != 0 {
             (self.epoch, self.is_reset) = (grant.epoch, grant.reset);
         }
@@ -415,7 +373,7 @@ impl StoreView {
     pub(super) fn note_counter(&mut self, index: usize, fresh: Counter) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
         if limit.algorithm != Algorithm::Gcra && known.counter.at != fresh.at {
-            known.lent = known.before.of(fresh.at);
+            known.lent = known.before().of(fresh.at);
         }
         known.counter = fresh;
     }
@@ -453,7 +411,7 @@ impl StoreView {
         } else if known.counter.at.stored() == window {
             known.lent += granted;
         } else {
-            known.before.add(window, granted);
+            known.change_before(|before| before.add(window, granted));
         }
     }
 
@@ -462,7 +420,8 @@ impl StoreView {
     /// tokens that are spent next look as if they were spent later than they are.
     pub(super) fn note_reported(&mut self, now: Instant, unreported: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
-            known.full_at = known.full_at.min(now + gcra::cost(limit, unreported) + Micros(unreported));
+            let latest = now + gcra::cost(limit, unreported) + Micros(unreported);
+            known.change_full_at(|full_at| full_at.min(latest));
         }
     }
 
@@ -482,7 +441,7 @@ impl StoreView {
                 }
                 known.counter.credit_lent(limit, tokens, *window);
             }
-            known.before.take(*window, tokens);
+            known.change_before(|before| before.take(*window, tokens));
         }
         self.ahead.take(windows[0], tokens);
     }
@@ -578,7 +537,7 @@ impl StoreView {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             let unreported = tokens.saturating_sub(held.saturating_sub(known.lent));
             if limit.algorithm == Algorithm::Gcra && unreported > 0 {
-                known.full_at = known.full_at.max(now) + gcra::cost(limit, unreported);
+                known.change_full_at(|full_at| full_at.max(now) + gcra::cost(limit, unreported));
             }
         }
     }
@@ -586,7 +545,7 @@ impl StoreView {
     /// Records that tokens are held again that were spent, but not reported.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
-            known.full_at = known.full_at - gcra::worth(limit, tokens);
+            known.change_full_at(|full_at| full_at - gcra::worth(limit, tokens));
         }
     }
 
@@ -626,12 +585,13 @@ impl StoreView {
             let gcra = limit.algorithm == Algorithm::Gcra;
             // The store knows the reported spending of a bucket by its TAT; and held tokens are no loss.
             let used = if gcra { view.lent.saturating_sub(held) } else { view.lent };
-            let before = view.before.window.map(StoredTime::time).filter(|at| {
+            let before = view.before();
+            let known_before = before.window.map(StoredTime::time).filter(|at| {
                 let end = if limit.algorithm == Algorithm::Sliding { *at + limit.period } else { *at };
-                !gcra && used == 0 && view.before.tokens > 0 && earliest < end
+                !gcra && used == 0 && before.tokens > 0 && earliest < end
             });
-            *known = match before {
-                Some(at) => Known { used: view.before.tokens, at },
+            *known = match known_before {
+                Some(at) => Known { used: before.tokens, at },
                 None => Known { used, at: view.counter.at },
             };
         }
@@ -639,14 +599,9 @@ impl StoreView {
     }
 }
 
-impl LimitView {
-    /// The time at which `spent` tokens of a bucket would have been spent in one go with the same result: not before
-    /// the first of them was spent, nor after the last. A bucket that is charged at this time is charged at least
-    /// what each check would have charged it in its turn, whatever others spend of it. An earlier time could charge
-    /// less.
-    fn spent_at(&self, limit: &Limit, spent: u64) -> Instant {
-        self.full_at - gcra::cost(limit, spent)
-    }
+/// What is known of each limit of a rule before the store has answered.
+fn unknown(rule: &Rule) -> PerLimit<LimitView> {
+    PerLimit::of_each(&rule.limits, |limit| LimitView::of(limit, Counter::default()))
 }
 
 #[cfg(test)]
