@@ -83,6 +83,7 @@
 //! | `core/leased`, `core/concurrent` | what one key does: of leased tokens, of a concurrent limit |
 //! | `core/context`, `core/calendar`, `core/talkers`, `core/request`, `core/calls`, `core/line` | what keys share: effects, timers, whose turn it is to tell peers, requests, calls under way, who waits |
 //! | `core/per_limit`, `core/segments` | short lists that need no memory of their own for one item |
+//! | `core/rough` | measured numbers in few bytes |
 //! | [`core::several`] | requests about several keys: all or nothing |
 //! | [`core::table`], [`core::page`], [`core::stats`] | the bounded table of keys; how it is listed, and counted |
 //! | [`core::mutant`] | bugs on purpose, for simulations alone: absent from every other build |

@@ -7,6 +7,7 @@
 use super::gcra;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
+use super::rough::Rough;
 use super::rule::Rule;
 use super::time::{Instant, Micros};
 
@@ -14,7 +15,7 @@ use super::time::{Instant, Micros};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuner {
     /// Tokens asked for in the latest refill.
-    batch: u64,
+    batch: Rough,
     /// The time of that refill.
     since: Instant,
     /// Tokens that were spent since, plus the mean cost for each check that was denied since.
@@ -22,10 +23,10 @@ pub struct Tuner {
     /// Checks that were admitted or denied since; no more than fit.
     checks: u32,
     /// The mean cost of a check, and the highest of late; 0 while unknown.
-    cost: u64,
-    dearest: u64,
+    cost: Rough,
+    dearest: Rough,
     /// Tokens per second, times 1000, as measured at the latest refill.
-    rate: u64,
+    rate: Rough,
     /// The rate was measured from enough checks not to be chance.
     sure: bool,
     follows: Follows,
@@ -189,7 +190,9 @@ impl Tuner {
     pub fn spent(&mut self, tokens: u64) {
         self.demand = self.demand.saturating_add(tokens);
         self.checks = self.checks.saturating_add(1);
-        self.dearest = self.dearest.max(tokens);
+        if tokens > self.dearest.get() {
+            self.dearest = Rough::at_least(tokens);
+        }
     }
 
     /// Records a denied check. It counts with the usual cost, whatever its own is, because clients repeat denied
@@ -202,13 +205,13 @@ impl Tuner {
     /// The mean cost of a check; at least 1.
     #[must_use]
     pub fn mean_cost(&self) -> u64 {
-        self.cost.max(1)
+        self.cost.get().max(1)
     }
 
     /// The highest cost of a check of late; at least 1.
     #[must_use]
     pub fn dearest(&self) -> u64 {
-        self.dearest.max(1)
+        self.dearest.get().max(1)
     }
 
     /// Tokens for a few checks of the usual size.
@@ -221,10 +224,10 @@ impl Tuner {
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
         let elapsed = now.since(self.since).0.max(SHORTEST_MEASURED);
         let checks = u64::from(self.checks);
-        self.cost = self.demand.checked_div(checks).map_or(self.cost, |mean| mean.max(1));
+        self.cost = self.demand.checked_div(checks).map_or(self.cost, |mean| Rough::at_most(mean.max(1)));
         let by_chance = if checks > 0 && checks < FEW { self.mean_cost() } else { 0 };
         let parts = (u128::from(CHANCE_PART) * u128::from(self.demand)).saturating_sub(by_chance.into());
-        self.rate = clamp(parts * u128::from(BILLION / CHANCE_PART) / u128::from(elapsed));
+        self.rate = Rough::at_most(clamp(parts * u128::from(BILLION / CHANCE_PART) / u128::from(elapsed)));
         self.sure = checks >= FEW;
         let slow = if bounds.account_units > 0 {
             self.follows.units = u8::try_from(bounds.account_units).unwrap_or(u8::MAX);
@@ -240,36 +243,38 @@ impl Tuner {
         let small = rest.saturating_add(bounds.need).saturating_add(spare).min(if bounds.plenty { few } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
         let growth = if bounds.for_all() { GROWTH_FOR_ALL } else { GROWTH };
+        let before = self.batch.get();
         let (low, high) =
-            (self.batch / SHRINK_PART, self.batch.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
+            (before / SHRINK_PART, before.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
         // A key that is checked about once per interval: tokens for waiters are asked for, and none are held.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
-        self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
+        let batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
+        self.batch = Rough::at_most(batch);
         // A measurement of rare checks spans several refills.
         let longest = bounds.window.0.saturating_mul(LONGEST_WINDOWS);
         if checks >= ENOUGH || checks == 0 {
             (self.since, self.demand, self.checks) = (now, 0, 0);
-            self.dearest -= self.dearest / DEAREST_PART;
+            self.dearest = Rough::at_most(self.dearest.get() - self.dearest.get() / DEAREST_PART);
         } else if checks >= FEW || elapsed >= longest {
             self.since = now - Micros(elapsed.min(longest) / u64::from(KEPT_PART));
             (self.demand, self.checks) = (self.demand / u64::from(KEPT_PART), self.checks / KEPT_PART);
         }
         // Near the end of a window, tokens that would be left over are not asked for. The tuned batch stays.
         let useful = self.used_in(bounds.remaining).saturating_add(spare).saturating_add(1).max(bounds.need);
-        self.batch.min(useful)
+        batch.min(useful)
     }
 
     /// Tokens asked for in the latest refill.
     #[must_use]
     pub fn batch(&self) -> u64 {
-        self.batch
+        self.batch.get()
     }
 
     /// The tokens that an owner leases for so many nodes beyond the measured use. For a new key, that is a check for
     /// each node.
     fn reserve(&self, used: u64, nodes: u64) -> u64 {
-        match (self.rate, used) {
-            (0, _) if self.batch == 0 => self.mean_cost().saturating_mul(nodes - 1),
+        match (self.rate.get(), used) {
+            (0, _) if self.batch == Rough::ZERO => self.mean_cost().saturating_mul(nodes - 1),
             (_, 0) => 0,
             _ => (used / RESERVE_PART).saturating_add(self.few()),
         }
@@ -285,9 +290,10 @@ impl Tuner {
     /// Tokens that are used in `span` at the measured rate, rounded up.
     #[must_use]
     pub fn used_in(&self, span: Micros) -> u64 {
-        match self.rate.checked_mul(span.0) {
+        let rate = self.rate.get();
+        match rate.checked_mul(span.0) {
             Some(product) => product.div_ceil(BILLION),
-            None => clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(BILLION.into())),
+            None => clamp((u128::from(rate) * u128::from(span.0)).div_ceil(BILLION.into())),
         }
     }
 
@@ -301,7 +307,8 @@ impl Tuner {
     #[must_use]
     pub fn expects_fewer(&self, checks: u64, span: Micros) -> bool {
         let tokens = u128::from(self.mean_cost()) * u128::from(checks);
-        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < u128::from(BILLION) * tokens
+        let rate = self.rate.get();
+        rate > 0 && u128::from(rate) * u128::from(span.0) < u128::from(BILLION) * tokens
     }
 
     /// Whether surely so many tokens are used in `span`.
@@ -313,7 +320,7 @@ impl Tuner {
     /// Whether it is worth holding tokens for this key.
     #[must_use]
     pub fn is_warm(&self) -> bool {
-        self.batch > self.mean_cost()
+        self.batch() > self.mean_cost()
     }
 }
 
@@ -492,7 +499,7 @@ mod tests {
 
     #[test]
     fn grows_at_most_fourfold_and_shrinks_at_most_by_half() {
-        let mut tuner = Tuner { batch: 10, ..Tuner::default() };
+        let mut tuner = Tuner { batch: Rough::at_most(10), ..Tuner::default() };
         (0..1_000_000).for_each(|_| tuner.spent(1));
         assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 10_000)), 40);
         (0..5).for_each(|_| tuner.spent(1));
@@ -501,7 +508,7 @@ mod tests {
 
     #[test]
     fn never_above_the_share_but_for_what_waits() {
-        let mut tuner = Tuner { batch: 100, ..Tuner::default() };
+        let mut tuner = Tuner { batch: Rough::at_most(100), ..Tuner::default() };
         (0..1_000).for_each(|_| tuner.spent(1));
         assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 30)), 30);
         assert_eq!(tuner.refill(Instant(2_000_000), bounds(70, 30)), 70);
@@ -509,7 +516,7 @@ mod tests {
 
     #[test]
     fn near_a_windows_end_it_asks_for_what_can_be_spent() {
-        let mut tuner = Tuner { batch: 100, ..Tuner::default() };
+        let mut tuner = Tuner { batch: Rough::at_most(100), ..Tuner::default() };
         (0..200).for_each(|_| tuner.spent(1));
         let near = Bounds { remaining: Micros(100_000), ..bounds(1, 1_000) };
         assert_eq!(tuner.refill(Instant(1_000_000), near), 21);

@@ -32,6 +32,7 @@ mod per_limit;
 pub mod permits;
 pub mod policy;
 mod request;
+mod rough;
 pub mod route;
 mod rule;
 mod segments;

@@ -2,16 +2,21 @@
 //!
 //! An answer determines it to within its round trip. Pure. Called by `lease.rs` and `leased/key.rs`.
 
+use super::rough::Rough;
 use super::time::{DRIFT_PART, Instant, Micros, Timestamp};
 
 /// The relation between the store's clock and this node's, as of one answer. The store has read its clock at some
 /// time between the sending of the call and the arrival of the answer.
+///
+/// Packed, because a daemon keeps one for each of millions of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 pub struct StoreClock {
     /// The store's time minus the local time at which the call was sent.
     offset: i64,
-    /// The round trip, from sending to arrival.
-    trip: u64,
+    /// The round trip in microseconds, from sending to arrival. One of more than a quarter of an hour is rounded up, so that the store's clock
+    /// is known a little less well.
+    trip: Rough,
     /// The arrival.
     at: Instant,
 }
@@ -25,13 +30,13 @@ impl StoreClock {
     #[must_use]
     pub fn new(sent: Instant, arrived: Instant, store: Timestamp) -> Self {
         let offset = i64::try_from(i128::from(store.0) - i128::from(sent.0)).unwrap_or(i64::MAX);
-        Self { offset, trip: arrived.since(sent).0, at: arrived }
+        Self { offset, trip: Rough::at_least(arrived.since(sent).0), at: arrived }
     }
 
     /// The round trip of the answer.
     #[must_use]
     pub fn trip(&self) -> Micros {
-        Micros(self.trip)
+        Micros(self.trip.get())
     }
 
     /// How long ago the answer arrived.
@@ -49,7 +54,7 @@ impl StoreClock {
     /// The earliest time that the store's clock can show at `now`.
     #[must_use]
     pub fn earliest(&self, now: Instant) -> Timestamp {
-        Timestamp(self.latest(now).0.saturating_sub(self.trip))
+        Timestamp(self.latest(now).0.saturating_sub(self.trip.get()))
     }
 
     /// The time that the store's clock has surely reached at `now`, with the possible drift since the reading.
@@ -73,13 +78,13 @@ impl StoreClock {
     /// The local time from which on the store's clock has surely passed `at`.
     #[must_use]
     pub fn after(&self, at: Timestamp) -> Instant {
-        self.before(at) + Micros(self.trip)
+        self.before(at) + self.trip()
     }
 
     /// The same, with the possible drift since the call was sent.
     #[must_use]
     pub fn surely_after(&self, at: Timestamp) -> Instant {
-        let sent = self.at - Micros(self.trip);
+        let sent = self.at - self.trip();
         sent + self.after(at).since(sent).rounded_late()
     }
 
@@ -87,7 +92,7 @@ impl StoreClock {
     #[must_use]
     pub fn agrees(&self, later: &Self) -> bool {
         let drift = self.drift(later.at);
-        let starts = |clock: &Self| i128::from(clock.offset) - i128::from(clock.trip);
+        let starts = |clock: &Self| i128::from(clock.offset) - i128::from(clock.trip.get());
         starts(self) - drift <= i128::from(later.offset) && starts(later) <= i128::from(self.offset) + drift
     }
 
@@ -101,7 +106,7 @@ impl StoreClock {
     /// says little about when the clock was read.
     #[must_use]
     pub fn refined(self, later: Self) -> Self {
-        let closer = i128::from(self.trip) + 2 * self.drift(later.at) < i128::from(later.trip);
+        let closer = i128::from(self.trip.get()) + 2 * self.drift(later.at) < i128::from(later.trip.get());
         if closer && self.agrees(&later) { self } else { later }
     }
 
@@ -111,11 +116,11 @@ impl StoreClock {
     pub fn narrowed(&self, now: Instant, other: &Self) -> Option<Self> {
         let bounds = |clock: &Self| {
             let (latest, drift) = (i128::from(clock.latest(now).0), clock.drift(now));
-            (latest - i128::from(clock.trip) - drift, latest + drift)
+            (latest - i128::from(clock.trip.get()) - drift, latest + drift)
         };
         let ((earliest, latest), (others_earliest, others_latest)) = (bounds(self), bounds(other));
         let (earliest, latest) = (earliest.max(others_earliest).max(0), latest.min(others_latest));
-        let trip = u64::try_from(latest - earliest).ok()?;
+        let trip = Rough::at_least(u64::try_from(latest - earliest).ok()?);
         if now.since(self.at) < OFTEN {
             return Some(*self);
         }

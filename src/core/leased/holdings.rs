@@ -1,6 +1,7 @@
 //! The tokens of a key that this node holds: those that may be spent, and those that are about to be returned.
 
 use crate::core::lease::{Lease, Segment, Unspent};
+use crate::core::rough::Rough;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, StoredTime, Timestamp};
@@ -16,7 +17,7 @@ pub(super) struct Holdings {
     /// alone with the key.
     runs_ahead: bool,
     /// Tokens of the latest grants. The low-water mark is a part of them.
-    last_grant: u64,
+    last_grant: Rough,
     /// Tokens of a bucket that were spent here and not refunded. A refund keeps at most so many here, because what
     /// another node spent was never lent to this one.
     spent_here: u64,
@@ -57,7 +58,7 @@ impl Holdings {
             lease: Lease::default(),
             unspent: UnspentTokens::default(),
             runs_ahead: false,
-            last_grant: 0,
+            last_grant: Rough::ZERO,
             spent_here: 0,
         }
     }
@@ -205,12 +206,12 @@ impl Holdings {
 
     /// Tokens of the latest grants.
     pub(super) fn last_grant(&self) -> u64 {
-        self.last_grant
+        self.last_grant.get()
     }
 
     /// Sets the number of tokens of which the low-water mark is a part.
     pub(super) fn measure_by(&mut self, last_grant: u64) {
-        self.last_grant = last_grant;
+        self.last_grant = Rough::at_most(last_grant);
     }
 
     /// Tokens of a bucket that were spent here and not refunded.

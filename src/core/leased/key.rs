@@ -641,6 +641,6 @@ mod tests {
     /// outage, peers.
     #[test]
     fn a_key_at_rest_is_small() {
-        assert!(size_of::<LeasedKey>() <= 400, "{} bytes", size_of::<LeasedKey>());
+        assert!(size_of::<LeasedKey>() <= 368, "{} bytes", size_of::<LeasedKey>());
     }
 }

@@ -18,6 +18,7 @@ use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::per_limit::PerLimit;
+use crate::core::rough::Rough;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
@@ -31,8 +32,8 @@ pub(super) struct StoreView {
     /// What was lent of the next window.
     ahead: LentOf,
     clock: StoreClock,
-    /// The round trip of the latest answer in microseconds, of which it takes at least one; `None`: there was no answer.
-    trip: Option<NonZero<u64>>,
+    /// The round trip of the latest answer in microseconds, of which it takes at least one; 0: there was no answer.
+    trip: Rough,
     /// When the store last answered, if it has.
     answered_at: Instant,
     /// About what.
@@ -72,7 +73,7 @@ impl StoreView {
             limits: unknown(rule),
             ahead: LentOf::default(),
             clock,
-            trip: None,
+            trip: Rough::ZERO,
             answered_at: Instant::default(),
             answered: Answered::Nothing,
             heard: None,
@@ -154,7 +155,7 @@ impl StoreView {
     /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest. Of a
     /// key of which it has answered nothing yet, `heard` is its clock, which may be that of another master.
     pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Option<StoredTime> {
-        let is_known = self.trip.is_some();
+        let is_known = self.trip != Rough::ZERO;
         let clock = if is_known { &self.clock } else { heard? };
         let (earliest, latest) = (clock.surely(now), clock.at_most(now));
         let likeliest = earliest + Micros(latest.since(earliest).0 / 2);
@@ -170,7 +171,7 @@ impl StoreView {
 
     /// The round trip of the latest answer; zero where there was none.
     pub(super) fn trip(&self) -> Micros {
-        Micros(self.trip.map_or(0, NonZero::get))
+        Micros(self.trip.get())
     }
 
     /// When the store last answered about these limits.
@@ -322,7 +323,7 @@ impl StoreView {
     }
 
     fn note_trip(&mut self, trip: Micros) {
-        self.trip = Some(NonZero::<u64>::MIN.saturating_add(trip.0.saturating_sub(1)));
+        self.trip = Rough::at_least(trip.0.max(1));
     }
 
     /// Records how many nodes use the key, and of which call the account is.
