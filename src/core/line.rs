@@ -22,6 +22,9 @@ struct Waiters {
 }
 
 impl Line {
+    /// Nobody waits.
+    pub(super) const NEW: Self = Self(None);
+
     fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.0.iter().flat_map(|waiters| std::iter::once(&waiters.first).chain(&waiters.rest))
     }

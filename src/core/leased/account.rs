@@ -46,26 +46,26 @@ const MOMENT: Micros = Micros(250_000);
 impl LeasedKey {
     /// The counters as the store will have them when it hears what is held of buckets: see [`LeasedKey::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
-        self.view.charged(self.holdings.unspent())
+        self.view.charged(self.unspent())
     }
 
     /// Brings the counters to what the store has once it hears what is held of buckets, when `returned` tokens are
     /// returned.
     pub(super) fn charge(&mut self, returned: u64) {
-        self.view.charge(self.holdings.unspent(), returned);
+        self.view.charge(self.unspent(), returned);
     }
 
     /// Abandons an acquire, and returns what the next return tells the store of it. A return before it may have been lost, too: what
     /// that reported is spent all the same, and the store would take it for free.
     pub(super) fn void_order(&mut self, call: &Call) -> Option<Voided> {
         let order = self.view.void_order(call)?;
-        Some(Voided { reported: order.reported.saturating_add(self.calls.reported()).min(MAX_COUNT), ..order })
+        Some(Voided { reported: order.reported.saturating_add(self.rare.calls.reported()).min(MAX_COUNT), ..order })
     }
 
     /// Takes the abandoned acquire. What a bucket was charged at once for it may only be taken back until the bucket
     /// may have filled up: then the charge has leaked away, and a credit would admit too much.
     pub(super) fn take_doubtful(&mut self, now: Instant) -> Option<Voided> {
-        let (order, sent) = self.calls.take_doubtful()?;
+        let (order, sent) = self.rare.calls.take_doubtful()?;
         let passed = now.since(sent) + ON_THE_WAY;
         let leaks = |limit: &Limit| gcra::cost(limit, order.need.min(limit.burst)) <= passed;
         let has_leaked = self.view.rule().limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra && leaks(limit));
@@ -75,9 +75,9 @@ impl LeasedKey {
     /// What the store is told of an abandoned acquire, together with the return of `returned` tokens. Where there is none, what the
     /// return reports is remembered until the store has answered.
     pub(super) fn voided_by_now(&mut self, order: Option<Voided>, returned: u64) -> Option<Voided> {
-        let kept = self.holdings.unspent().saturating_add(returned);
+        let kept = self.unspent().saturating_add(returned);
         if order.is_none() {
-            self.calls.note_report(self.view.spent(kept));
+            self.rare.calls.note_report(self.view.spent(kept));
         }
         order.map(|order| self.view.voided_by_now(order, kept))
     }
@@ -89,7 +89,7 @@ impl LeasedKey {
             return;
         }
         self.holdings.note_spent(tokens);
-        self.view.note_spent(now, tokens, self.holdings.unspent().saturating_add(tokens));
+        self.view.note_spent(now, tokens, self.unspent().saturating_add(tokens));
     }
 
     /// Records that tokens are back in the lease that were spent, but not reported.
@@ -101,7 +101,7 @@ impl LeasedKey {
     /// How long ago unreported tokens were spent, when `returned` tokens are returned. The store will charge them as
     /// of then.
     pub(super) fn ages(&self, now: Instant, returned: u64) -> Ages {
-        self.view.ages(now, self.holdings.unspent().saturating_add(returned))
+        self.view.ages(now, self.unspent().saturating_add(returned))
     }
 
     /// Held tokens, as they are reported to the store.
@@ -109,12 +109,12 @@ impl LeasedKey {
         if on(Mutant::SpendingNotTold) {
             return self.view.lent(0);
         }
-        self.holdings.unspent()
+        self.unspent()
     }
 
     /// Held tokens that the store has charged to a bucket already, because a waiter needed them.
     pub(super) fn charged_and_held(&self) -> u64 {
-        self.view.charged_and_held(self.holdings.unspent())
+        self.view.charged_and_held(self.unspent())
     }
 
     /// Keeps a refund here for the next checks, if this node has an open account. The next acquire or return reports
@@ -123,9 +123,9 @@ impl LeasedKey {
     pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Option<StoredTime>) -> bool {
         let rule = self.view.rule().clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
-        let is_idle = self.line.is_empty() && !self.calls.is_acquiring() && !self.has_account_under_way();
+        let is_idle = self.rare.line.is_empty() && !self.rare.calls.is_acquiring() && !self.has_account_under_way();
         let has_account = limit.algorithm == Algorithm::Gcra && self.holdings.lease().has_account();
-        let is_known = is_idle && !self.calls.has_doubtful() && !self.has_unreported();
+        let is_known = is_idle && !self.rare.calls.has_doubtful() && !self.has_unreported();
         if !is_known || !has_account || self.view.answered().is_none() || self.is_away(now) {
             return false;
         }
@@ -143,7 +143,9 @@ impl LeasedKey {
         if self.holdings.lease().until().or(until).has_come(now + LEAST_KEPT) {
             return false;
         }
-        self.holdings.keep_refunded(tokens, until);
+        self.holdings.put_back(tokens);
+        let leaving = &mut self.rare.leaving;
+        leaving.keep_unclaimed(Some(leaving.unclaimed_until().map_or(until, |kept| kept.min(until))));
         self.note_unspent(tokens);
         true
     }
@@ -151,7 +153,7 @@ impl LeasedKey {
     /// Spent tokens that the store still takes to be held, so that they can be held again; the least of all buckets.
     /// Tokens that waiters needed are not among them: the store has charged those already.
     pub(super) fn unreported(&self) -> u64 {
-        self.view.unreported(self.holdings.unspent())
+        self.view.unreported(self.unspent())
     }
 
     /// Whether tokens of a bucket were spent without a report to the store.
@@ -173,7 +175,7 @@ impl LeasedKey {
     /// By how much later than it was the store will take spending of a bucket to have been of which it is being told: the
     /// call says how long ago that was, and not for how long it has been under way.
     pub(super) fn report_margin(&self) -> Micros {
-        let Some(Op::Acquire(order)) = self.calls.acquire().map(|acquire| &acquire.call.op) else {
+        let Some(Op::Acquire(order)) = self.rare.calls.acquire().map(|acquire| &acquire.call.op) else {
             return Micros::ZERO;
         };
         let known = self.view.rule().limits.iter().zip(&order.known);
@@ -212,9 +214,9 @@ impl LeasedKey {
             return None;
         }
         let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
-        let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
-        let believes = self.outage.entitlement().is_known().then_some(tokens);
-        if self.outage.phase().is_outage() {
+        let tokens = self.rare.outage.entitlement().believed(self.view.clock().latest(now));
+        let believes = self.rare.outage.entitlement().is_known().then_some(tokens);
+        if self.rare.outage.phase().is_outage() {
             return Some(Claim { believes, demand: 0, frees: Frees::Never, owes: 0 });
         }
         if self.view.has_account() {
@@ -229,7 +231,7 @@ impl LeasedKey {
         // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
         let frees = if tokens == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
         let ahead = order.window.begins().map_or(barred, |begins| begins + limit.period);
-        self.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
+        self.rare.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
         Some(Claim { believes, demand, frees, owes: 0 })
     }
 
@@ -243,7 +245,7 @@ impl LeasedKey {
         let last = if latest + life < end { end - Micros(1) } else { latest + life };
         let frees = if believes.unwrap_or(0) == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
         let fills = self.fills_from(last);
-        self.outage.change_entitlement(|entitlement| entitlement.bar(fills));
+        self.rare.outage.change_entitlement(|entitlement| entitlement.bar(fills));
         Claim { believes, demand, frees, owes: self.level(latest) }
     }
 
@@ -259,13 +261,13 @@ impl LeasedKey {
 
     /// What this node has admitted on its part of a bucket, and the bucket has not forgotten.
     pub(super) fn level(&self, clock: Timestamp) -> u64 {
-        let budget = self.outage.budget().filter(|_| self.view.rule().is_entitled_bucket());
+        let budget = self.rare.outage.budget().filter(|_| self.view.rule().is_entitled_bucket());
         budget.map_or(0, |budget| budget.level(self.view.rule(), clock))
     }
 
     /// From when on this node would count as silent, if it has a part of a bucket.
     pub(super) fn silent_from(&self) -> Option<Timestamp> {
-        let fills = self.outage.entitlement().fills_from().filter(|_| self.view.rule().is_entitled_bucket())?;
+        let fills = self.rare.outage.entitlement().fills_from().filter(|_| self.view.rule().is_entitled_bucket())?;
         Some(silent_from(fills - self.doubt_of_clock()))
     }
 
@@ -280,32 +282,32 @@ impl LeasedKey {
         let executed = self.view.clock().surely(sent).min(grant.now);
         if self.view.has_account() {
             let (barred, lapses) = (self.fills_from(grant.now), lapses(generation(executed)));
-            self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
+            self.rare.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
             // The share is empty again, and what it had admitted is charged.
-            return self.outage.drop_budget();
+            return self.rare.outage.drop_budget();
         }
         let end = window_end(&limit, grant.now);
         let barred = window.begins().map_or(end, |begins| end.max(begins + limit.period));
         let lapses = lapses(generation(executed));
-        self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
+        self.rare.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
     }
 
     /// The acquire that was sent last surely was not executed, and never will be: what it would have freed is still set aside.
     pub(super) fn note_unsent(&mut self, call: &Call) {
         let Op::Acquire(Acquire { claim: Some(claim), .. }) = call.op else { return };
         if claim.frees != Frees::Never {
-            self.outage.change_entitlement(Entitlement::unbar);
+            self.rare.outage.change_entitlement(Entitlement::unbar);
         }
     }
 
     /// Whether something is set aside for this node, as far as it knows.
     pub(super) fn is_entitled(&self, now: Instant) -> bool {
-        self.view.rule().is_entitled() && self.outage.entitlement().believed(self.view.clock().latest(now)) > 0
+        self.view.rule().is_entitled() && self.rare.outage.entitlement().believed(self.view.clock().latest(now)) > 0
     }
 
     /// The acquire with which this node says that nothing need be set aside for it. What it has spent of that is paid.
     pub(super) fn renouncement(&mut self, now: Instant) -> Acquire {
-        self.outage.change_entitlement(Entitlement::renounce);
+        self.rare.outage.change_entitlement(Entitlement::renounce);
         let debt = self.debt(now);
         let owes = self.level(self.view.clock().latest(now));
         let claim = Some(Claim { believes: Some(0), demand: 0, frees: Frees::AtAnyTime, owes });

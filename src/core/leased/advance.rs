@@ -89,7 +89,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
 
 /// Does what is due for a key in its present state, which an input has just changed.
 fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) {
-    key.calls.send_lost(cx, now);
+    key.rare.calls.send_lost(cx, now);
     drop_ended(key, cx, now);
     hand_back_unspent(key, cx, now);
     answer_errands(key, cx, now);
@@ -103,10 +103,10 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
         answer_in_time(key, cx, now);
     }
     hand_back_unclaimed(key, cx, now);
-    if cx.draining && key.line.is_empty() && !key.calls.is_acquiring() {
+    if cx.draining && key.rare.line.is_empty() && !key.rare.calls.is_acquiring() {
         give_back(key, cx, now, u64::MAX);
     }
-    key.calls.send_queued(cx, now);
+    key.rare.calls.send_queued(cx, now);
     if let Some(peer) = whom_to_ask(key, cx, now) {
         ask(key, cx, now, peer);
     }
@@ -128,7 +128,8 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
         Intent::Report => report(key, cx, now, None),
         Intent::Renounce => renounce(key, cx, now),
     }
-    key.pacing.drop_plan(now);
+    key.rare.paces.drop_plan(now);
+    key.rare.close();
 }
 
 // What has ended.
@@ -139,7 +140,7 @@ fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     // The store has charged all that this node did not account for in time, including tokens that were not spent. It
     // is told which those are.
     let lapsed =
-        key.holdings.lease().until().has_come(now) && key.holdings.lease().held() > 0 && !key.calls.is_acquiring();
+        key.holdings.lease().until().has_come(now) && key.holdings.lease().held() > 0 && !key.rare.calls.is_acquiring();
     if lapsed {
         give_back(key, cx, now, u64::MAX);
     }
@@ -165,20 +166,20 @@ fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspent
         // Nobody will spend these tokens, so they count as left for as long as their window is known to be open.
         key.view.note_lapsed(unspent.tokens, unspent.windows[0]);
         cx.policy_stats(key.policy()).expired += unspent.tokens;
-    } else if key.calls.is_acquiring() && key.view.has_account() {
-        key.holdings.return_later(unspent);
+    } else if key.rare.calls.is_acquiring() && key.view.has_account() {
+        key.rare.leaving.return_later(unspent);
     } else {
-        let unspent = key.holdings.gather(unspent);
+        let unspent = key.rare.leaving.gather(unspent);
         hand_over(key, cx, now, unspent, None);
     }
 }
 
 /// Returns tokens that were waiting for that, unless they must wait for the acquire under way.
 fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if key.calls.is_acquiring() && key.view.has_account() {
+    if key.rare.calls.is_acquiring() && key.view.has_account() {
         return;
     }
-    while let Some(unspent) = key.holdings.take_unspent() {
+    while let Some(unspent) = key.rare.leaving.take() {
         dispose(key, cx, now, unspent);
     }
 }
@@ -187,9 +188,9 @@ fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// they were answered otherwise, their tokens are left here unclaimed. After a while they are returned: spending them
 /// later than they were charged could admit more than the burst.
 fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let Some(until) = key.holdings.unclaimed_until() else { return };
+    let Some(until) = key.rare.leaving.unclaimed_until() else { return };
     if key.charged_and_held() == 0 {
-        key.holdings.keep_unclaimed(None);
+        key.rare.leaving.keep_unclaimed(None);
     } else if until <= now {
         give_unclaimed(key, cx, now);
     }
@@ -200,11 +201,11 @@ fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// Serves the line from its head, as far as tokens and knowledge suffice. Nobody is denied while an answer is under
 /// way that may bring tokens.
 fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let is_answered = !key.calls.is_acquiring() || key.is_away(now);
-    if !key.line.first().is_some_and(|waiter| is_answered || key.holdings.lease().usable(now) >= waiter.cost) {
+    let is_answered = !key.rare.calls.is_acquiring() || key.is_away(now);
+    if !key.rare.line.first().is_some_and(|waiter| is_answered || key.holdings.lease().usable(now) >= waiter.cost) {
         return;
     }
-    while let Some(waiter) = key.line.first() {
+    while let Some(waiter) = key.rare.line.first() {
         if let Some(peer) = waiter.peer {
             // A peer that came before this node began to leave asks another one.
             if cx.draining && !on(Mutant::LendsOnLeaving) {
@@ -227,7 +228,7 @@ fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Answers those in line who have waited for as long as they may. The call that they wait for continues.
 fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    while let Some(waiter) = key.line.first_late(now) {
+    while let Some(waiter) = key.rare.line.first_late(now) {
         if waiter.peer.is_some() {
             answer_first_peer(key, cx, Err(Refusal::Busy));
             continue;
@@ -244,7 +245,7 @@ fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Callers in line have waited as long as the queue to the store allows. The next caller causes a new acquire.
 fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    while let Some(waiter) = key.line.first() {
+    while let Some(waiter) = key.rare.line.first() {
         if waiter.peer.is_some() {
             answer_first_peer(key, cx, Err(Refusal::Busy));
             continue;
@@ -256,10 +257,10 @@ fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Answers the first in line.
 fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: Decision) {
-    let Some(waiter) = key.line.take_first() else { return };
+    let Some(waiter) = key.rare.line.take_first() else { return };
     cx.stats.waiting -= 1;
     cx.count(key.policy(), waiter.cost, &decision);
-    key.pacing.note_promise(now, waiter.cost, &decision);
+    key.note_promise(now, waiter.cost, &decision);
     cx.reply(waiter.ticket, decision);
 }
 
@@ -267,11 +268,11 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
 
 /// Asks a peer, once, for what those in line want.
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: PeerIndex) {
-    let Some(first) = key.line.first() else { return };
-    let (wanted, least) = (key.line.wanted(), first.cost);
+    let Some(first) = key.rare.line.first() else { return };
+    let (wanted, least) = (key.rare.line.wanted(), first.cost);
     let part = if on(Mutant::WaitsForPeersAlone) { 1 } else { PATIENCE_PART };
     let patience = Micros(first.deadline.since(now).0 / part);
-    key.line.note_ask();
+    key.rare.line.note_ask();
     send_ask(key, cx, now, peer, [wanted, least], patience, true);
 }
 
@@ -300,7 +301,7 @@ fn send_ask(
     // A bucket that never fills up would else stay above its limit by the debt for as long as the store is away. Where tokens of a
     // window are set aside, the store lends nobody those of this node before the debt is paid, so peers cannot lend them either.
     let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.is_entitled_window();
-    let owed = if is_unpaid { key.debt(now).saturating_add(key.outage.credited()) } else { 0 };
+    let owed = if is_unpaid { key.debt(now).saturating_add(key.rare.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };
     let awaited = cx.owners.patience(peer).min(patience.max(Micros(1)));
@@ -312,19 +313,19 @@ fn send_ask(
     key.demand.refill(now, bounds);
     let Some(name) = key.whole_name() else { return };
     let ask = Ask { id: cx.id(), digest: key.id(), key: name.into(), rule, terms, awaited };
-    key.calls.send_ask(cx, Asking { peer, ask, sent: now, is_awaited });
+    key.rare.calls.send_ask(cx, Asking { peer, ask, sent: now, is_awaited });
 }
 
 /// A peer that has not answered in time is not waited for. What it may lend yet is lost.
 fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if let Some(late) = key.calls.end_late_ask(now) {
+    if let Some(late) = key.rare.calls.end_late_ask(now) {
         cx.owners.note_late(now, late.peer, late.sent, late.ask.awaited);
     }
 }
 
 /// Answers the first in line, a peer.
 fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
-    let Some(waiter) = key.line.take_first() else { return };
+    let Some(waiter) = key.rare.line.take_first() else { return };
     cx.stats.waiting -= 1;
     cx.answer(waiter.ticket, answer);
 }
@@ -333,7 +334,7 @@ fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
 /// is no more for some of those for whom it was asked: they are denied.
 fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) {
     let mut left = tokens;
-    while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
+    while let Some(waiter) = key.rare.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
         left -= waiter.cost;
         key.demand.note_spent(waiter.cost);
         let decision = key.answer(now, waiter.cost, Resolution::allow(Source::Peer));
@@ -347,7 +348,7 @@ fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: 
     }
     // The peer had less than the first of them wants. For the others it may have enough.
     let mut is_refused = loan.tokens == 0 && key.is_away(now);
-    while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.asks > 0) {
+    while let Some(waiter) = key.rare.line.first().filter(|waiter| waiter.peer.is_none() && waiter.asks > 0) {
         if loan.wait == Micros::ZERO || !(std::mem::take(&mut is_refused) || key.is_exhausted(now, waiter.cost)) {
             break;
         }
@@ -364,14 +365,14 @@ fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: 
 /// mislead.
 fn answer_errands(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let (is_away, is_behind) = (key.is_away(now), key.has_account_under_way());
-    while let Some(errand) = key.calls.take_ended(is_away, is_behind) {
+    while let Some(errand) = key.rare.calls.take_ended(is_away, is_behind) {
         end(key, cx, now, &errand, &errand.waiters);
     }
 }
 
 /// Answers those who have waited for an errand for as long as they may. The errand may still be executed.
 fn answer_in_time(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    for (errand, waiters) in key.calls.take_late(now) {
+    for (errand, waiters) in key.rare.calls.take_late(now) {
         end(key, cx, now, &errand, &waiters);
     }
 }
@@ -391,7 +392,7 @@ fn end(key: &mut LeasedKey, cx: &mut Context, now: Instant, errand: &Flight, wai
                 };
                 cx.reply(ticket, decision);
             }
-            return key.calls.note_served(waiters.len());
+            return key.rare.calls.note_served(waiters.len());
         }
     };
     for &Waiter { ticket, cost, .. } in waiters {
@@ -415,7 +416,7 @@ fn end(key: &mut LeasedKey, cx: &mut Context, now: Instant, errand: &Flight, wai
         };
         cx.reply(ticket, decision);
     }
-    key.calls.note_served(waiters.len());
+    key.rare.calls.note_served(waiters.len());
 }
 
 /// A check of more than its limits ever have only peeks and charges nothing. It is denied whatever limits apply when
@@ -428,33 +429,34 @@ fn exceeds(call: &Call, cost: u64) -> bool {
 
 /// Asks for tokens, for a check that is about to come as [`Wish::coming`] says, unless a call under way must be answered first.
 fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: Option<u64>) {
-    if on(Mutant::StaysAway) && key.outage.phase().is_outage() || key.has_account_under_way() {
+    if on(Mutant::StaysAway) && key.rare.outage.phase().is_outage() || key.has_account_under_way() {
         return;
     }
-    if key.calls.has_doubtful() {
+    if key.rare.calls.has_doubtful() {
         // Nobody may spend what an abandoned acquire was lent, and the store must hear of that first.
         report(key, cx, now, None);
         if key.view.has_account() {
             return;
         }
     }
-    if key.outage.phase().is_restoring() {
+    if key.rare.outage.phase().is_restoring() {
         key.end_waits(now);
     }
-    let is_unpaid = key.outage.phase().is_unpaid() && !key.forgets_loss(now);
-    let is_to_repay = is_unpaid && (key.owes(now) || key.awaits_others(now) || key.outage.repaired_by(now).is_some());
-    let is_probe = key.view.rule().is_entitled() && key.outage.phase().is_outage();
+    let is_unpaid = key.rare.outage.phase().is_unpaid() && !key.forgets_loss(now);
+    let is_to_repay =
+        is_unpaid && (key.owes(now) || key.awaits_others(now) || key.rare.outage.repaired_by(now).is_some());
+    let is_probe = key.view.rule().is_entitled() && key.rare.outage.phase().is_outage();
     let order = match is_to_repay {
         _ if is_probe => key.order(now),
         true => repayment(key, now),
-        false if coming.is_none() && key.line.is_empty() && !key.is_due(now) => key.order(now),
+        false if coming.is_none() && key.rare.line.is_empty() && !key.is_due(now) => key.order(now),
         false => refill(key, cx, now, coming.unwrap_or(0)),
     };
     send_acquire(key, cx, now, order);
 }
 
 fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let refused = key.calls.end_acquire();
+    let refused = key.rare.calls.end_acquire();
     if let Some(Op::Acquire(Acquire { need, want, least, window, claim, .. })) = refused.map(|acquire| acquire.call.op)
     {
         // What the share has admitted since, or before a call that only looked, has to be charged before anything is leased.
@@ -471,7 +473,7 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Says that nothing need be set aside for this node.
 fn renounce(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if !key.is_entitled(now) || key.calls.is_acquiring() || key.outage.phase().is_outage() {
+    if !key.is_entitled(now) || key.rare.calls.is_acquiring() || key.rare.outage.phase().is_outage() {
         return;
     }
     let order = key.renouncement(now);
@@ -482,10 +484,10 @@ fn renounce(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// until the next refill.
 fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant, coming: u64) -> Acquire {
     let (debt, held) = (key.debt(now), key.about_to_start(now));
-    let wanted = key.line.wanted().saturating_add(coming);
-    let need = wanted.saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
+    let wanted = key.rare.line.wanted().saturating_add(coming);
+    let need = wanted.saturating_sub(held).saturating_add(debt).saturating_add(key.rare.outage.credited());
     // A grant smaller than what the cheapest check in line lacks would serve nobody.
-    let missing = key.line.least_missing(held).unwrap_or(coming.saturating_sub(held));
+    let missing = key.rare.line.least_missing(held).unwrap_or(coming.saturating_sub(held));
     let least = if debt > 0 { 1 } else { missing.max(1) };
     let bounds = bounds(key, cx, now, need, held.max(held_on_arrival(key, now)));
     let tuned = key.demand.refill(now, bounds);
@@ -589,12 +591,12 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
         key.holdings.close_spent();
     }
     // Refunds and resets that were requested earlier must reach the store first.
-    key.calls.send_all_queued(cx, now);
+    key.rare.calls.send_all_queued(cx, now);
     let is_quick = cx.settings.timeout <= HALF_CALL_LIFE;
     let until = if is_quick { key.view.until(now, cx.heard_clock()) } else { None };
     let claim = order.claim.or_else(|| key.claim(now, &order));
     let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, claim, ..order }));
-    key.calls.send_acquire(cx, now, call);
+    key.rare.calls.send_acquire(cx, now, call);
 }
 
 // Returning tokens.
@@ -619,9 +621,9 @@ fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// Returns tokens that the store has charged for waiters who did not take them.
 fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    key.holdings.keep_unclaimed(None);
+    key.rare.leaving.keep_unclaimed(None);
     // What an acquire under way adds to the account is not known yet.
-    let is_idle = key.line.is_empty() && !key.calls.is_acquiring();
+    let is_idle = key.rare.line.is_empty() && !key.rare.calls.is_acquiring();
     let charged = if is_idle { key.charged_and_held() } else { 0 };
     give_back(key, cx, now, charged);
 }
@@ -652,20 +654,21 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, unspent: Unspe
     // The report makes the store charge what was spent of buckets, so it no longer counts here.
     key.charge(unspent.tokens);
     key.view.note_returned(unspent.tokens, &windows);
+    key.rare.ahead.take(windows[0], unspent.tokens);
     cx.policy_stats(key.policy()).returned += unspent.tokens;
     let op = Op::Return { amount: unspent.tokens, epoch: key.view.epoch(), held: key.held(), ages, windows, voids };
     let call = key.call(now, cx.id(), op);
-    key.calls.send(cx, now, call);
+    key.rare.calls.send(cx, now, call);
 }
 
 /// Prepares for other limits. Nothing that is held may be spent under them: the store is told what was spent, and
 /// gets the rest back, together with what an acquire under way is lent. The answer to that acquire is not
 /// awaited any more; of one ahead of a window what it is lent lapses with that.
 fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    key.calls.send_all_queued(cx, now);
-    let voids = match key.calls.end_acquire() {
+    key.rare.calls.send_all_queued(cx, now);
+    let voids = match key.rare.calls.end_acquire() {
         Some(acquire) => key.void_order(&acquire.call),
-        None => key.calls.take_doubtful().map(|(order, _)| order),
+        None => key.rare.calls.take_doubtful().map(|(order, _)| order),
     };
     if key.has_unreported() || voids.is_some() {
         report(key, cx, now, voids);
@@ -679,7 +682,7 @@ fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     drop_ended(key, cx, now);
     // The store would count what an acquire under way lends of a bucket as spent. So all of it is returned when the
     // answer comes.
-    if !key.calls.is_acquiring() || !key.view.has_account() {
+    if !key.rare.calls.is_acquiring() || !key.view.has_account() {
         give_back(key, cx, now, u64::MAX);
     }
     give_back_ahead(key, cx, now);

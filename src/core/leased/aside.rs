@@ -18,26 +18,26 @@ use crate::core::time::{Instant, Micros, Timestamp};
 impl LeasedKey {
     /// Whether this node may lend of what is set aside for it, now or in a window to come before it lapses.
     pub(super) fn lends_aside(&self, now: Instant) -> bool {
-        let is_lost = matches!(self.outage.phase(), Phase::Lost { .. }) && self.is_away(now);
+        let is_lost = matches!(self.rare.outage.phase(), Phase::Lost { .. }) && self.is_away(now);
         if !is_lost || !self.view.rule().is_entitled_window() {
             return false;
         }
         let (limit, latest) = (&self.view.rule().limits[0], self.view.clock().latest(now));
-        let entitlement = self.outage.entitlement();
+        let entitlement = self.rare.outage.entitlement();
         entitlement.of_window(limit, latest) > 0 || entitlement.next_window(limit, latest).is_some()
     }
 
     /// A client of this node has asked for so many tokens.
     pub(super) fn note_wanted(&mut self, now: Instant, tokens: u64) {
-        if self.outage.phase().is_outage() && self.view.rule().is_entitled_window() {
+        if self.rare.outage.phase().is_outage() && self.view.rule().is_entitled_window() {
             let window = self.window_number(now);
-            self.outage.bank_mut().note_wanted(window, tokens);
+            self.rare.outage.bank_mut().note_wanted(window, tokens);
         }
     }
 
     /// Admits a check on what is set aside for this node, if there is as much, before any peer is asked.
     pub(super) fn admit_aside(&mut self, now: Instant, cost: u64, fleet: Option<FleetView>) -> Option<Decision> {
-        let is_lost = matches!(self.outage.phase(), Phase::Lost { .. });
+        let is_lost = matches!(self.rare.outage.phase(), Phase::Lost { .. });
         if !is_lost || !self.view.rule().is_entitled_window() {
             return None;
         }
@@ -61,10 +61,10 @@ impl LeasedKey {
     pub(super) fn spend_for_peer(&mut self, now: Instant, want: u64, least: u64) -> (u64, Micros, Micros) {
         let rule = self.view.rule().clone();
         let (limit, clock, window) = (&rule.limits[0], self.view.clock().latest(now), self.window_number(now));
-        let mut budget = self.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
+        let mut budget = self.rare.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
         let (mut parts, counted) = (self.parts(&budget, now, None), self.counted(&budget, None));
         if on(Mutant::LendsAfterAcquire) {
-            parts[0] = part_of_window(limit, self.outage.entitlement().believed(clock));
+            parts[0] = part_of_window(limit, self.rare.outage.entitlement().believed(clock));
         }
         let is_barred = self.is_between_windows(now, clock) || parts[0] == 0;
         // A cost of nothing spends nothing, but the budget goes on to the window that is open now.
@@ -72,15 +72,15 @@ impl LeasedKey {
         let left = if is_barred { 0 } else { budget.left(&rule, clock, &counted.lent()) };
         let left = left.min(self.released(&budget, now).unwrap_or(u64::MAX));
         let measured = self.demand.tuner().used_in(limit.period);
-        let wanted = self.outage.bank_mut().wants(window, measured);
+        let wanted = self.rare.outage.bank_mut().wants(window, measured);
         let kept = self.kept(now, left, wanted);
         let spare = left - kept;
         let tokens = if spare >= least { spare.min(want) } else { 0 };
         if tokens > 0 && !on(Mutant::LentAsideNotCounted) {
             budget.spend(&rule, &parts, clock, tokens, &counted.lent());
         }
-        self.outage.put_budget(budget);
-        self.outage.bank_mut().note_lent(window, tokens);
+        self.rare.outage.put_budget(budget);
+        self.rare.outage.bank_mut().note_lent(window, tokens);
         let end = window_end(limit, clock);
         // A peer may be admitted with them for as long as the window has surely not ended.
         let most = self.view.clock().at_most(now).max(clock + self.drift(now));
@@ -96,8 +96,8 @@ impl LeasedKey {
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
         let end = window_end(limit, latest);
         if rule.is_entitled_sliding() {
-            let spare = self.outage.entitlement().of_window(limit, latest).saturating_sub(wanted);
-            let lent = self.outage.bank().map_or(0, |bank| bank.lent(number(limit, latest)));
+            let spare = self.rare.outage.entitlement().of_window(limit, latest).saturating_sub(wanted);
+            let lent = self.rare.outage.bank().map_or(0, |bank| bank.lent(number(limit, latest)));
             let come = released(limit, spare, end, clock.surely(now)).saturating_sub(lent);
             return left.saturating_sub(come);
         }
@@ -117,7 +117,7 @@ impl LeasedKey {
             let wait = rest.0.saturating_sub(u64::try_from(then).unwrap_or(u64::MAX));
             return Micros(wait.max(1));
         }
-        let next = self.outage.entitlement().next_window(limit, clock);
+        let next = self.rare.outage.entitlement().next_window(limit, clock);
         let next = next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock));
         next.unwrap_or(rest).max(Micros(1))
     }

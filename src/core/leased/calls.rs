@@ -23,7 +23,7 @@ const MOST: usize = 64;
 
 /// Calls under way, and calls that wait to be sent. A key without any, as most keys are at most times, needs only a
 /// pointer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Calls {
     open: Option<Box<Open>>,
     /// When the last abandoned acquire was first sent.
@@ -88,6 +88,14 @@ impl Open {
 }
 
 impl Calls {
+    /// None was ever sent.
+    pub(super) const NEW: Self = Self { open: None, doubted: None };
+
+    /// Whether nothing is under way, and nothing is remembered of what was.
+    pub(super) fn is_new(&self) -> bool {
+        self.open.is_none() && self.doubted.is_none()
+    }
+
     fn open(&mut self) -> &mut Open {
         self.open.get_or_insert_default()
     }

@@ -98,9 +98,9 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
     if matches!(wish, Wish::Again) {
         return Intent::AcquireAgain;
     }
-    let is_acquiring = key.calls.is_acquiring();
+    let is_acquiring = key.rare.calls.is_acquiring();
     if !is_acquiring
-        && let Some(window) = key.pacing.plan_due(now)
+        && let Some(window) = key.rare.paces.plan_due(now)
         && may_lease_ahead(key, cx, now)
     {
         return Intent::AcquireAhead(window);
@@ -118,10 +118,10 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
     }
     // Others lack what is set aside for a node that no longer uses the key, so the store has to hear of that when it is back.
     let is_awaited = key.is_due(now) || key.is_entitled(now) && (is_left_alone(key, now) || has_gone(key, now));
-    if !is_acquiring && is_awaited && key.outage.phase().asks_again(now) {
+    if !is_acquiring && is_awaited && key.rare.outage.phase().asks_again(now) {
         return Intent::Acquire;
     }
-    if key.calls.has_doubtful() && !key.outage.phase().waits(now) {
+    if key.rare.calls.has_doubtful() && !key.rare.outage.phase().waits(now) {
         return Intent::Report;
     }
     look(key, now, cx.settings.lease_ahead, || nodes_served(key, cx, now) > 1)
@@ -131,15 +131,19 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: &Wish<'_
 /// or if tokens are being returned that the store could lend.
 fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     // Who waits for a peer needs nothing of the store. One that is away is asked all the same, now and then, whether it is back.
-    let waits_for_peer = key.calls.awaits_peer() && !(key.is_away(now) && key.outage.phase().asks_again(now));
-    if key.line.is_empty() || key.awaits_return() || waits_for_peer {
+    let waits_for_peer = key.rare.calls.awaits_peer() && !(key.is_away(now) && key.rare.outage.phase().asks_again(now));
+    if key.rare.line.is_empty() || key.awaits_return() || waits_for_peer {
         return false;
     }
-    let will_do = key.about_to_start(now) >= key.line.wanted();
+    let will_do = key.about_to_start(now) >= key.rare.line.wanted();
     let patience = if will_do { key.soon() } else { PATIENCE };
     // A peer that is answered too late asks the store itself.
-    let until =
-        key.line.first().and_then(|first| first.peer).map_or(now + patience, |peer| peer.until.min(now + patience));
+    let until = key
+        .rare
+        .line
+        .first()
+        .and_then(|first| first.peer)
+        .map_or(now + patience, |peer| peer.until.min(now + patience));
     let begins_soon = key.holdings.lease().starts(now).is_some_and(|starts| starts <= until);
     !begins_soon && key.matures(now).is_none()
 }
@@ -147,17 +151,20 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
 /// Which peer is asked for what those in line want, if one is: the owner of a key that is seldom asked for here, so that it
 /// leases once for many nodes; and while this node's part of the store is away, whoever reaches it.
 pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
-    let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
+    let first =
+        key.rare.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.rare.calls.is_asking())?;
     // Tokens are lent on only once, so for peers that wait in its line a node asks the store and no other peer.
-    let is_for_peers = key.line.has_peers() && !on(Mutant::LendersInARow);
+    let is_for_peers = key.rare.line.has_peers() && !on(Mutant::LendersInARow);
     if is_for_peers || !is_known_to_peers(key) {
         return None;
     }
     if key.is_away(now) {
         return relay(key, cx, now).filter(|_| may_relay(key, cx, now, first.asks));
     }
-    let is_busy =
-        key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
+    let is_busy = key.rare.calls.is_acquiring()
+        || key.has_account_under_way()
+        || key.rare.calls.has_doubtful()
+        || key.is_due(now);
     let is_plain = first.asks == 0 && !is_busy && key.about_to_start(now) == 0 && is_cold(key);
     if is_plain && asks_for_line(key, now) { owner(key, cx, now) } else { None }
 }
@@ -228,9 +235,9 @@ pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
 /// The peer that a check waits for while this node's part of the store is away. Of what is set aside for peers, one that has nothing of the
 /// key now is not asked; nor is one whose quickest answer would come too late for the first in line, as what it lends would be lost.
 fn relay(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
-    let left = key.line.first().map_or(cx.settings.timeout, |first| first.deadline.since(now));
+    let left = key.rare.line.first().map_or(cx.settings.timeout, |first| first.deadline.since(now));
     let is_in_time = |peer| cx.owners.time_to_answer(peer, Micros(left.0 / PATIENCE_PART)) > Micros::ZERO;
-    let may_lend = |peer| key.outage.bank().is_none_or(|bank| bank.may_lend(now, peer)) && is_in_time(peer);
+    let may_lend = |peer| key.rare.outage.bank().is_none_or(|bank| bank.may_lend(now, peer)) && is_in_time(peer);
     cx.owners.relay(now, key.id(), key.view.rule(), may_lend)
 }
 
@@ -238,13 +245,13 @@ fn relay(key: &LeasedKey, cx: &Context, now: Instant) -> Option<PeerIndex> {
 pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
     let most = if key.view.rule().is_entitled_window() { MOST_ASKS_ASIDE } else { MOST_ASKS };
     let is_asked = || asks < most && relay(key, cx, now).is_some();
-    is_for_peers(key, cx, now) && (key.calls.awaits_peer() || is_asked())
+    is_for_peers(key, cx, now) && (key.rare.calls.awaits_peer() || is_asked())
 }
 
 /// The peer that is tried beside a check that the share has just answered, where all that could be asked have said that they have
 /// no store: so one that reaches it again is found.
 pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<PeerIndex> {
-    let is_idle = key.line.is_empty() && !key.calls.is_asking();
+    let is_idle = key.rare.line.is_empty() && !key.rare.calls.is_asking();
     if !is_idle || !is_for_peers(key, cx, now) || relay(key, cx, now).is_some() {
         return None;
     }
@@ -256,8 +263,8 @@ pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Op
 /// Not while peers tell the store what it has lost (`Restoring`), because nobody leases then; nor once the store was charged for
 /// all of the share (`Repaid`), because this node may spend the rest of that. Both end by themselves.
 fn is_for_peers(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
-    let is_lost = matches!(key.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
-    let may_ask = is_lost && !cx.draining && !key.line.has_peers() && is_known_to_peers(key);
+    let is_lost = matches!(key.rare.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
+    let may_ask = is_lost && !cx.draining && !key.rare.line.has_peers() && is_known_to_peers(key);
     may_ask && key.view.rule().on_store_loss != OnStoreLoss::Allow && !on(Mutant::ShareBeforeRelay)
 }
 
@@ -271,7 +278,7 @@ fn may_lease_ahead(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     // leased.
     let is_used =
         tuner.used_in(rule.limits[0].period) > 0 && !tuner.is_slow(rule.limits[0].period) || rule.is_entitled();
-    let is_busy = key.calls.has_doubtful() || key.is_away(now) || cx.draining;
+    let is_busy = key.rare.calls.has_doubtful() || key.is_away(now) || cx.draining;
     recent && is_used && !is_busy && key.view.is_confirmed() && !key.is_flooded(key.ceiling(cx.fleet))
 }
 
@@ -292,11 +299,11 @@ pub(super) fn ahead(key: &LeasedKey, cx: &Context, now: Instant, window: Window)
 /// after a denial, or while the store is away.
 pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, decision: &Decision) -> bool {
     let asks = !(on(Mutant::GossipHasTheLastWord) && key.is_spent_by_fleet());
-    if key.calls.is_acquiring() || cx.draining || !asks {
+    if key.rare.calls.is_acquiring() || cx.draining || !asks {
         return false;
     }
     let ahead = cx.settings.lease_ahead;
-    match key.outage.phase() {
+    match key.rare.outage.phase() {
         // In each window the share begins with a call to the store, which may be back.
         phase if phase.is_outage() => {
             let spent = decision.verdict == Verdict::Allow;
@@ -308,7 +315,7 @@ pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, deci
         _ if decision.verdict == Verdict::Deny => {
             (key.pacing.may_probe(now) && !is_put_off(key) || on(Mutant::DenialNotRemembered)) && ahead
         }
-        _ => ahead && is_low(key, now) && key.pacing.may_refill(now) && key.has_left(now),
+        _ => ahead && is_low(key, now) && key.may_refill(now) && key.has_left(now),
     }
 }
 
@@ -325,7 +332,7 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
 
 /// What a key wants of its own accord when its timer is due. `is_for_all`: what is held is for all nodes.
 fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() -> bool) -> Intent {
-    let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
+    let (is_closing, is_acquiring) = (closes(key).has_come(now), key.rare.calls.is_acquiring());
     let held = key.holdings.lease().held();
     let is_left_alone = is_left_alone(key, now);
     let is_awaited = is_closing || is_left_alone || is_idle(key, now) && key.has_much();
@@ -334,11 +341,11 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     }
     // From when on this node counts as silent, the store takes it to spend its part of the bucket. It calls before that: to go on if
     // it is still asked for the key, or else to give the part up.
-    if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.pacing.crowded_until().has_come(now) {
+    if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.rare.paces.crowded_until().has_come(now) {
         let is_asked = key.demand.idle_for(now) < gcra::UNIT || held > 0;
         return if is_asked { Intent::Acquire } else { Intent::Renounce };
     }
-    let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_outage() && key.is_entitled(now);
+    let may_renounce = held == 0 && key.is_quiet() && !key.rare.outage.phase().is_outage() && key.is_entitled(now);
     if may_renounce && (is_left_alone || has_gone(key, now) && is_lacking(key, now)) {
         return Intent::Renounce;
     }
@@ -347,7 +354,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     }
     if is_closing && (is_in_use(key, now) || is_promised(key, now)) && !is_acquiring && !key.is_away(now) {
         // Tokens of an account that could not be renewed in time are returned when it has closed.
-        return if key.pacing.crowded_until().has_come(now) { Intent::Acquire } else { Intent::Wait };
+        return if key.rare.paces.crowded_until().has_come(now) { Intent::Acquire } else { Intent::Wait };
     }
     match surplus(key, now, is_for_all) {
         0 => Intent::Wait,
@@ -393,7 +400,7 @@ fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
 fn is_promised(key: &LeasedKey, now: Instant) -> bool {
     let rule = key.view.rule();
     let comes = |at: Instant| at + refill_interval(rule) > now && at <= now + rule.lease_life();
-    key.pacing.promise().is_some_and(|promise| comes(promise.at))
+    key.rare.paces.promise().is_some_and(|promise| comes(promise.at))
 }
 
 /// Whether the lease is low: a quarter of the latest grants is left, or what is used in two round trips and 3 ms (but
@@ -425,18 +432,18 @@ fn is_idle(key: &LeasedKey, now: Instant) -> bool {
 /// intervals do not use. Only while the limit is under pressure, and never a trifle.
 fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 {
     // What an acquire under way lends of a bucket is not known here, so a return would report it as spent.
-    if key.calls.is_acquiring() && key.view.has_account() {
+    if key.rare.calls.is_acquiring() && key.view.has_account() {
         return 0;
     }
     if closes(key).has_come(now) {
         return key.holdings.lease().held();
     }
     // These tokens stand for the rest of this node's share. If they were handed back, the share would release them once more.
-    if key.outage.phase().is_repaid() {
+    if key.rare.outage.phase().is_repaid() {
         return 0;
     }
     // Callers are waiting for tokens, so none are surplus.
-    if !key.line.is_empty() {
+    if !key.rare.line.is_empty() {
         return 0;
     }
     let (tuner, interval) = (key.demand.tuner(), refill_interval(key.view.rule()));
@@ -452,7 +459,8 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
     let kept = tuner.used_in(interval + interval).max(few);
     let spare = if is_idle { held } else { held.saturating_sub(kept) };
     // Tokens that a denied client was told to come back for are kept.
-    let promised = key.pacing.promise().filter(|promise| promise.at + interval > now).map_or(0, |promise| promise.cost);
+    let promised =
+        key.rare.paces.promise().filter(|promise| promise.at + interval > now).map_or(0, |promise| promise.cost);
     let spare = spare.saturating_sub(promised);
     let smallest = key.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     // An idle node keeps at most its part of a trifle, so that many idle nodes together keep no more than one.
@@ -537,7 +545,7 @@ mod tests {
         let idle = NOW + Micros(600_000);
         for (nodes, lent, given) in [(1, 70, true), (1, 69, false), (2, 40, true)] {
             let mut key = key_among(nodes, 1, "100/1s", 10);
-            key.view.note_lent(0, None, lent - key.holdings.unspent(), &key.order(NOW));
+            key.view.note_lent(0, None, lent - key.unspent(), &key.order(NOW));
             let (intent, wakes) = (look(&key, idle, true, || false), next_timeout(&key, NOW));
             assert_eq!(intent, if given { Intent::GiveBack(40) } else { Intent::Wait }, "{nodes} {lent}");
             assert_eq!(wakes <= Due::at(NOW + Micros(125_000)), given, "{nodes} {lent}: {wakes:?}");
@@ -560,7 +568,7 @@ mod tests {
         for (lent, given) in [(1, false), (60, true)] {
             let mut key = key("100/1s", 10);
             assert!(key.holdings.spend(NOW, 39));
-            key.view.note_lent(0, None, lent - key.holdings.unspent(), &key.order(NOW));
+            key.view.note_lent(0, None, lent - key.unspent(), &key.order(NOW));
             let intent = look(&key, NOW + Micros(600_000), true, || false);
             assert_eq!(intent, if given { Intent::GiveBack(1) } else { Intent::Wait }, "{lent}");
         }
@@ -580,7 +588,7 @@ mod tests {
     #[test]
     fn what_somebody_waits_for_does_not_go_back() {
         let mut key = key("100/1m fixed", 90);
-        key.line.join(Waiter::new(Ticket(1), 50, LATER));
+        key.rare.line.join(Waiter::new(Ticket(1), 50, LATER));
         assert_eq!(look(&key, LATER, true, || false), Intent::Wait);
     }
 
@@ -595,7 +603,7 @@ mod tests {
         assert_eq!(look(&key, closing, true, || false), Intent::GiveBack(40), "nobody has asked for long");
         let resolution = Resolution::deny(Reason::Rate, Source::Lease).after(Micros(closing.since(NOW).0 + 1));
         let denial = key.answer(NOW, 41, resolution);
-        key.pacing.note_promise(NOW, 41, &denial);
+        key.note_promise(NOW, 41, &denial);
         assert_eq!(look(&key, closing, true, || false), Intent::Acquire, "a client was told to come right after it");
     }
 
@@ -605,8 +613,8 @@ mod tests {
         let comes = NOW + Micros(1_000_000);
         let resolution = Resolution::deny(Reason::Rate, Source::Lease).after(comes.since(NOW));
         let denial = key.answer(NOW, 40, resolution);
-        key.pacing.note_promise(NOW, 40, &denial);
-        key.pacing.pause_until(comes + Micros(1_000_000), Micros::ZERO);
+        key.note_promise(NOW, 40, &denial);
+        key.pause_until(comes + Micros(1_000_000), Micros::ZERO, false);
         assert!(!key.is_exhausted(comes, 40) && key.is_exhausted(comes, 41), "tokens are kept for it");
         key.holdings.void();
         assert!(key.is_exhausted(comes - Micros(1), 40));
@@ -618,7 +626,7 @@ mod tests {
         let mut key = key("100/1s", 40);
         let closing = closes(&key).time().expect("an account closes");
         key.demand.note_check(closing);
-        key.pacing.note_crowd(closing, Micros(70_000));
+        key.rare.paces.note_crowd(closing, Micros(70_000));
         assert_eq!(look(&key, closing, true, || false), Intent::Wait);
         assert_eq!(
             next_timeout(&key, closing),
@@ -627,7 +635,7 @@ mod tests {
         );
         assert_eq!(look(&key, closing + Micros(70_000), true, || false), Intent::Acquire);
         let closed = key.holdings.lease().until().time().expect("it closes");
-        key.pacing.note_crowd(closing, Micros(7_000_000));
+        key.rare.paces.note_crowd(closing, Micros(7_000_000));
         assert!(next_timeout(&key, closing) <= Due::at(closed), "it is looked at when it has closed");
     }
 

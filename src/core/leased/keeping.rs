@@ -27,7 +27,7 @@ pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now:
 /// The key is about to be forgotten: returns what it holds, and reports what was spent. Nobody takes the answers.
 pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     advance(key, cx, now, Wish::MakeRoom);
-    key.calls.forget_errands();
+    key.rare.calls.forget_errands();
 }
 
 /// The key was forgotten; what it held is lost until it lapses.

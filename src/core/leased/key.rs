@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 
-use super::calls::Calls;
 use super::demand::Demand;
 use super::entitlement::Entitlement;
 use super::holdings::Holdings;
+use super::limit_view::LentOf;
 use super::pacing::Pacing;
-use super::peer_usage::PeerUsage;
-use super::phase::Outage;
+use super::rare::Rare;
 use super::store_view::StoreView;
 use crate::core::answer::{self, Resolution, Standing, turned_away};
 use crate::core::call::Counter;
@@ -22,7 +21,6 @@ use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
-use crate::core::line::Line;
 use crate::core::mutant::{Mutant, on};
 use crate::core::page::{KeyName, LONGEST_NAME};
 use crate::core::request::KeyInfo;
@@ -79,20 +77,12 @@ pub(in crate::core) struct LeasedKey {
     pub(super) holdings: Holdings,
     /// How many tokens are wanted.
     pub(super) demand: Demand,
-    /// The checks that wait for tokens.
-    pub(super) line: Line,
-    /// The calls to the store that are under way.
-    pub(super) calls: Calls,
-    /// Whether the key's store server answers, and what was admitted while it did not.
-    pub(super) outage: Outage,
-    /// What this node and its peers have used in the latest windows.
-    pub(super) peers: PeerUsage,
     /// When the store is asked although nobody waits.
     pub(super) pacing: Pacing,
+    /// The parts that few keys have at a time: who waits, what is under way, an outage, peers.
+    pub(super) rare: Rare,
     /// The time for which the shard's timer is set for this key.
     wake: Due,
-    /// It is counted among the keys whose store server is away.
-    counted_away: bool,
 }
 
 impl Keyed for LeasedKey {
@@ -118,29 +108,29 @@ impl LeasedKey {
             view: StoreView::new(rule, nodes, clock),
             holdings: Holdings::new(),
             demand: Demand::default(),
-            line: Line::default(),
-            calls: Calls::default(),
-            outage: Outage::default(),
-            peers: PeerUsage::default(),
             pacing: Pacing::NEW,
+            rare: Rare::default(),
             wake: Due::NEVER,
-            counted_away: false,
         }
     }
 
     /// Counts the key with those whose store server is away, or no longer. Any input may end an outage, a check among them: so it is
     /// compared with what was counted, and not with what was so before one input.
     pub(in crate::core) fn recount(&mut self, cx: &mut Context) {
-        self.recount_away(cx, self.outage.phase().is_outage());
+        self.recount_away(cx, self.rare.outage.phase().is_outage());
     }
 
     pub(super) fn recount_away(&mut self, cx: &mut Context, is_away: bool) {
-        cx.note_degraded(std::mem::replace(&mut self.counted_away, is_away), is_away);
+        cx.note_degraded(self.rare.counted_away, is_away);
+        if self.rare.counted_away != is_away {
+            self.rare.counted_away = is_away;
+        }
+        self.rare.close();
     }
 
     /// Whether tokens of a bucket are being returned. An acquire that overtook them would report them as spent.
     pub(super) fn has_account_under_way(&self) -> bool {
-        self.view.has_account() && self.calls.has_return_under_way()
+        self.view.has_account() && self.rare.calls.has_return_under_way()
     }
 
     /// Takes over another rule for the same key. What was spent stays counted in the store; what is held stays only
@@ -150,15 +140,16 @@ impl LeasedKey {
             self.view.rename_rule(rule);
             return 0;
         }
-        let voided = self.holdings.void();
-        self.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
+        let voided = self.void();
+        self.rare.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
         // The store may have set aside more than is entitled to this node of these limits.
-        self.outage.change_entitlement(Entitlement::renounce);
-        self.peers.forget();
+        self.rare.outage.change_entitlement(Entitlement::renounce);
+        self.rare.peers.forget();
         // To those who wait in line, the store has said nothing about these limits.
-        self.line.forget_answers();
+        self.rare.line.forget_answers();
         // The pause was for tokens trickling in under the former limits.
-        self.pacing.begin_anew();
+        self.end_pauses();
+        self.forget_ahead();
         self.view.change_limits(rule);
         voided
     }
@@ -166,11 +157,12 @@ impl LeasedKey {
     /// Brings counters and windows to `now`.
     pub(super) fn roll(&mut self, now: Instant) {
         let latest = self.view.latest_heard(now);
-        if self.peers.is_kept() {
+        if self.rare.peers.is_kept() {
             self.note_windows_that_turn(latest);
         }
         // In a new window, the low-water mark is relative to what was lent ahead of it.
-        if let Some(ahead) = self.view.roll(latest) {
+        let (view, rare) = (&mut self.view, &self.rare);
+        if let Some(ahead) = view.roll(latest, |window| rare.ahead.of(window)) {
             self.holdings.measure_by(ahead);
         }
     }
@@ -185,7 +177,7 @@ impl LeasedKey {
         fleet: Option<FleetView>,
         relays: bool,
     ) -> Option<Decision> {
-        if self.peers.is_bound()
+        if self.rare.peers.is_bound()
             && let Some(denied) = self.deny_by_fleet(now, cost)
         {
             return Some(denied);
@@ -236,7 +228,7 @@ impl LeasedKey {
     /// The same for a peek, for which the store is not asked. The counters already include tokens that are being
     /// returned, except while an acquire is under way, whose answer may bring older counters.
     pub(super) fn looks_exhausted(&self, now: Instant, cost: u64) -> bool {
-        let returning = if self.calls.is_acquiring() { self.returning() } else { self.holdings.waiting_to_return() };
+        let returning = if self.rare.calls.is_acquiring() { self.returning() } else { self.rare.leaving.tokens() };
         self.lacks(now, cost, returning)
     }
 
@@ -249,7 +241,7 @@ impl LeasedKey {
         if self.is_paced(now) {
             return usable < cost;
         }
-        let (latest, held) = (self.view.clock().latest(now), self.holdings.unspent());
+        let (latest, held) = (self.view.clock().latest(now), self.unspent());
         let doubts = self.view.answered().is_some_and(|at| now.since(at) >= STALE);
         // Each denial comes here, so no array for eight limits is filled.
         self.view.rule().limits.iter().enumerate().any(|(index, limit)| {
@@ -270,7 +262,7 @@ impl LeasedKey {
     /// How long that will last. A client may have been told to come back before the pause is over, because tokens for it were held. Under
     /// several limits they may be gone by then, with a window that has ended, and then the store is asked when that client comes.
     fn pause(&self, now: Instant) -> Micros {
-        let (pause, limits) = (self.pacing.pause(now), &self.view.rule().limits);
+        let (pause, limits) = (self.rare.paces.pause(now), &self.view.rule().limits);
         if pause == Micros::ZERO || limits.len() == 1 {
             return pause;
         }
@@ -282,7 +274,7 @@ impl LeasedKey {
     /// Tokens that can be spent now, and those of this window that were lent ahead of it. The latter start when the
     /// window has surely begun by the store's clock, which is known only to within a round trip.
     pub(super) fn about_to_start(&self, now: Instant) -> u64 {
-        let begun = self.view.is_lent_ahead();
+        let begun = self.view.is_in(self.rare.ahead.window);
         self.holdings.lease().usable_by(now, if begun { now + self.soon() } else { now })
     }
 
@@ -293,7 +285,7 @@ impl LeasedKey {
 
     /// Whether `cost` of the tokens that are held of buckets has surely trickled in.
     pub(super) fn has_matured(&self, now: Instant, cost: u64) -> bool {
-        if !self.holdings.runs_ahead() || on(Mutant::SpendsBeforeItComes) {
+        if !self.view.runs_ahead() || on(Mutant::SpendsBeforeItComes) {
             return true;
         }
         let (earliest, held, counters) = (self.view.clock().surely(now), self.holdings.lease().held(), self.charged());
@@ -305,8 +297,8 @@ impl LeasedKey {
     /// When enough of what is held will have trickled in for those in line, if all that they want is held. The store
     /// has no other tokens for them then.
     pub(super) fn matures(&self, now: Instant) -> Option<Instant> {
-        let all_is_held = self.holdings.runs_ahead() && self.holdings.lease().usable(now) >= self.line.wanted();
-        let front = self.line.first().filter(|_| all_is_held)?;
+        let all_is_held = self.view.runs_ahead() && self.holdings.lease().usable(now) >= self.rare.line.wanted();
+        let front = self.rare.line.first().filter(|_| all_is_held)?;
         let (earliest, held, counters) = (self.view.clock().surely(now), self.holdings.lease().held(), self.charged());
         let buckets = self.view.rule().limits.iter().zip(counters);
         let waits = buckets.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra).map(|(limit, mut counter)| {
@@ -319,7 +311,7 @@ impl LeasedKey {
 
     /// How long until all that is held of buckets has trickled in; zero if none was lent in advance.
     pub(super) fn to_come(&self, now: Instant) -> Micros {
-        if !self.holdings.runs_ahead() {
+        if !self.view.runs_ahead() {
             return Micros::ZERO;
         }
         let (earliest, held, counters) = (self.view.clock().surely(now), self.holdings.lease().held(), self.charged());
@@ -335,20 +327,71 @@ impl LeasedKey {
     /// this node.
     pub(super) fn note_ahead(&mut self, now: Instant) {
         let earliest = self.view.clock().earliest(now);
-        let mut buckets = self.view.limits().filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
-        let lends_ahead = |(limit, counter): (&Limit, &Counter)| gcra::left(limit, counter.at, earliest) < counter.used;
-        self.holdings.note_ahead(buckets.any(lends_ahead));
+        let runs_ahead = self.view.limits().any(|(limit, counter)| {
+            limit.algorithm == Algorithm::Gcra && gcra::left(limit, counter.at, earliest) < counter.used
+        });
+        self.view.note_ahead(runs_ahead);
+    }
+
+    /// Tokens that this node was lent and has not spent, also those that are about to be returned.
+    pub(super) fn unspent(&self) -> u64 {
+        self.holdings.lease().held().saturating_add(self.rare.leaving.tokens())
+    }
+
+    /// Drops everything that is held. Returns how many tokens that was.
+    pub(super) fn void(&mut self) -> u64 {
+        self.holdings.void() + self.rare.leaving.drop_all()
+    }
+
+    /// Drops so many tokens of a bucket, those first that wait to be returned. Returns how many there were.
+    pub(super) fn drop_some(&mut self, now: Instant, tokens: u64) -> u64 {
+        let due = self.rare.there().map_or(tokens, |rare| rare.leaving.drop_some(tokens));
+        tokens - due + self.holdings.drop_some(now, due)
+    }
+
+    /// The store no longer knows what it has lent of the next window, and will lend that again.
+    pub(super) fn forget_ahead(&mut self) {
+        if let Some(rare) = self.rare.there() {
+            rare.ahead = LentOf::NONE;
+        }
     }
 
     /// Tokens that are being returned, or soon will be.
     fn returning(&self) -> u64 {
-        self.calls.returning().saturating_add(self.holdings.waiting_to_return())
+        self.rare.calls.returning().saturating_add(self.rare.leaving.tokens())
     }
 
     /// An acquire has brought nothing, and was executed before tokens that are being returned. The next one is sent
     /// when those have arrived.
     pub(super) fn awaits_return(&self) -> bool {
-        self.pacing.is_fruitless() && self.returning() > self.holdings.waiting_to_return()
+        self.rare.paces.is_fruitless() && self.returning() > self.rare.leaving.tokens()
+    }
+
+    /// The key begins anew, and no pause for trickling tokens applies. Promises and plans stay.
+    pub(super) fn end_pauses(&mut self) {
+        self.pacing.probe_at_once();
+        self.rare.paces.begin_anew();
+    }
+
+    /// Whether a low lease may cause a call.
+    pub(super) fn may_refill(&self, now: Instant) -> bool {
+        self.pacing.may_probe(now) || self.rare.paces.may_go_on(now)
+    }
+
+    /// Starts a pause until `at`, in which the store is not asked; by a peer's word or by the store's. In the background it is asked earlier
+    /// by `early`.
+    pub(super) fn pause_until(&mut self, at: Instant, early: Micros, is_by_peer: bool) {
+        self.rare.paces.pause_until(at, is_by_peer);
+        self.pacing.probe_at(at - early);
+    }
+
+    /// Records the wait that a client was told.
+    pub(super) fn note_promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
+        if decision.retry_after.is_some() {
+            self.rare.paces.note_promise(now, cost, decision);
+        } else if let Some(rare) = self.rare.there() {
+            rare.paces.note_promise(now, cost, decision);
+        }
     }
 
     /// Whether the store is known to have tokens left to lend.
@@ -435,12 +478,12 @@ impl LeasedKey {
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
-        let wait = match self.holdings.lease().ready(cost).filter(|_| !self.holdings.runs_ahead()) {
+        let wait = match self.holdings.lease().ready(cost).filter(|_| !self.view.runs_ahead()) {
             Some(ready) => ready.after(now),
             // What is held does not suffice, or has yet to trickle in. It stays here, so the store must have the
             // rest.
             None => {
-                let (earliest, unspent) = (self.view.clock().earliest(now), self.holdings.unspent());
+                let (earliest, unspent) = (self.view.clock().earliest(now), self.unspent());
                 let held = self.holdings.lease().current(now);
                 let waits = self.view.rule().limits.iter().enumerate().filter_map(|(index, limit)| {
                     let mut counter = self.view.charged_of(index, unspent);
@@ -476,7 +519,7 @@ impl LeasedKey {
     /// The awaited answer should have come long ago, by the time that calls take now. Nobody waits for it any longer,
     /// since most would wait in vain; when it comes it serves later checks.
     pub(super) fn is_overdue(&self, now: Instant, patience: Micros) -> bool {
-        self.calls.is_overdue(now, patience)
+        self.rare.calls.is_overdue(now, patience)
     }
 
     /// Turns a check away because the store has not answered in time. The store may be slow or overloaded, which is
@@ -492,7 +535,7 @@ impl LeasedKey {
         let (earliest, epoch) = (self.view.clock().earliest(now), self.view.epoch());
         if let [_] = &self.view.rule().limits[..] {
             // Most rules have one limit, and every check comes here, so no array for eight limits is filled for it.
-            let shown = self.shown_of(0, now, self.holdings.unspent(), self.releasable(now));
+            let shown = self.shown_of(0, now, self.unspent(), self.releasable(now));
             return Decision { epoch, ..answer::decision(self.view.rule(), &[shown], earliest, cost, resolution) };
         }
         let mut shown = [Counter::default(); MAX_LIMITS];
@@ -507,7 +550,7 @@ impl LeasedKey {
 
     /// The counters less what this node holds, and with what passed on credit.
     pub(super) fn show<'a>(&self, now: Instant, into: &'a mut [Counter; MAX_LIMITS]) -> &'a [Counter] {
-        let (held, releasable) = (self.holdings.unspent(), self.releasable(now));
+        let (held, releasable) = (self.unspent(), self.releasable(now));
         let shown = &mut into[..self.view.rule().limits.len()];
         for (index, counter) in shown.iter_mut().enumerate() {
             *counter = self.shown_of(index, now, held, releasable);
@@ -522,7 +565,7 @@ impl LeasedKey {
         let mut counter = self.view.charged_of(index, held);
         if limit.algorithm == Algorithm::Gcra {
             counter.release(limit, if on(Mutant::OwnCountsTwice) { 2 * releasable } else { releasable });
-            if let Some(credit) = self.outage.credit() {
+            if let Some(credit) = self.rare.outage.credit() {
                 counter.debit(limit, self.view.clock().earliest(credit.at), credit.tokens);
             }
             return counter;
@@ -608,7 +651,7 @@ impl LeasedKey {
 
     /// Tokens that were lent to this node and are not spent, including those that cannot be spent now.
     pub(in crate::core) fn all_held(&self) -> u64 {
-        self.holdings.lease().held() + self.holdings.waiting_to_return()
+        self.holdings.lease().held() + self.rare.leaving.tokens()
     }
 
     /// Tokens that can be spent now.
@@ -629,7 +672,7 @@ impl LeasedKey {
 
     /// Forgetting this key would lose only its rate of use and its denials.
     pub(in crate::core) fn is_quiet(&self) -> bool {
-        self.line.is_empty() && self.calls.are_done()
+        self.rare.line.is_empty() && self.rare.calls.are_done()
     }
 }
 
@@ -637,10 +680,9 @@ impl LeasedKey {
 mod tests {
     use super::*;
 
-    /// A daemon knows millions of keys. State that few of them have at a time is boxed: calls under way, waiters, an
-    /// outage, peers.
+    /// A daemon knows millions of keys. What few of them have at a time is in memory of its own: see `rare.rs`.
     #[test]
     fn a_key_at_rest_is_small() {
-        assert!(size_of::<LeasedKey>() <= 368, "{} bytes", size_of::<LeasedKey>());
+        assert!(size_of::<LeasedKey>() <= 304, "{} bytes", size_of::<LeasedKey>());
     }
 }

@@ -36,7 +36,7 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
     if let Some(refusal) = refuses(key, cx, now, terms) {
         let lends = refusal == Refusal::NoStore && terms.aside;
         let loan = if lends { lend_aside(key, cx, now, terms.want, least.get()) } else { None };
-        if loan.is_some() && key.outage.phase().asks_again(now) {
+        if loan.is_some() && key.rare.outage.phase().asks_again(now) {
             // Where only peers ask for a key, no check of this node's own clients makes the call that finds the store back, or shows
             // that it is still away.
             advance(key, cx, now, Wish::Tokens);
@@ -44,17 +44,17 @@ pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant
         return AskOutcome::Answered(loan.ok_or(refusal));
     }
     key.demand.note_check(now);
-    if key.line.is_empty()
+    if key.rare.line.is_empty()
         && let Some(answer) = lend(key, cx, now, terms.want, peer, 0)
     {
         return AskOutcome::Answered(answer);
     }
-    if key.line.is_full() || key.is_overdue(now, cx.patience()) {
+    if key.rare.line.is_full() || key.is_overdue(now, cx.patience()) {
         return AskOutcome::Answered(Err(Refusal::Busy));
     }
     let ticket = cx.ticket();
     let deadline = now + cx.settings.timeout;
-    key.line.join(Waiter { peer: Some(peer), ..Waiter::new(ticket, terms.want, deadline) });
+    key.rare.line.join(Waiter { peer: Some(peer), ..Waiter::new(ticket, terms.want, deadline) });
     cx.stats.waiting += 1;
     advance(key, cx, now, Wish::Nothing);
     AskOutcome::Parked(ticket)
@@ -72,15 +72,15 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     }
     // A node that cannot reach the store asks one peer after another, so it is asking one at most times, too. A peer that is told
     // `NoStore` asks elsewhere for a while; one that is told `Asks` would ask here again soon.
-    if key.is_away(now) && !key.outage.phase().is_restoring() && !on(Mutant::LendsOnItsShare) {
+    if key.is_away(now) && !key.rare.outage.phase().is_restoring() && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
-    (key.calls.is_asking() && !on(Mutant::LendsWhatItAsksFor)).then_some(Refusal::Asks)
+    (key.rare.calls.is_asking() && !on(Mutant::LendsWhatItAsksFor)).then_some(Refusal::Asks)
 }
 
 /// A peer has answered the ask of that id.
 pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now: Instant, id: u64, answer: &Answer) {
-    let Some(asking) = key.calls.end_ask(id) else { return };
+    let Some(asking) = key.rare.calls.end_ask(id) else { return };
     advance(key, cx, now, Wish::DropEnded);
     cx.owners.note_answer(asking.peer, now.since(asking.sent));
     let wish = match answer {
@@ -114,7 +114,7 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
     }
     if is_over && !loan.aside && !on(Mutant::LoanOutlivesWindow) && !on(Mutant::LoanOfAnotherWindow) {
         // The loan was of a window that has ended since, and its counters say nothing of the next one.
-        key.line.forget_ask();
+        key.rare.line.forget_ask();
         return Wish::Nothing;
     }
     if loan.aside {
@@ -122,7 +122,7 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
     } else if key.learn_from_loan(now, asking.sent, loan) {
         if loan.tokens == 0 && key.has_ended(now, loan) {
             // An empty loan, of a window that is over by now, says nothing of the next one, either, of which the peer may have all.
-            key.line.forget_ask();
+            key.rare.line.forget_ask();
             return Wish::Nothing;
         }
         remember_denial(key, cx, now, loan);
@@ -144,7 +144,7 @@ fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &L
     let trickles = key.view.rule().limits.iter().any(Limit::trickles);
     if loan.wait > Micros::ZERO && trickles {
         let until = key.before_promised(now, now + loan.wait.min(pause));
-        key.pacing.pause_by_peer(key.before_window_ends(cx, now, until));
+        key.pause_until(key.before_window_ends(cx, now, until), Micros::ZERO, true);
     } else {
         key.pacing.probe_at(now + pause);
     }
@@ -156,7 +156,7 @@ impl LeasedKey {
     fn learn_from_aside(&mut self, now: Instant, asking: &Asking, loan: &Loan) {
         if loan.tokens < asking.ask.terms.want && self.is_away(now) {
             let period = self.view.rule().limits[0].period;
-            self.outage.bank_mut().note_dry(now, asking.peer, loan.wait, period);
+            self.rare.outage.bank_mut().note_dry(now, asking.peer, loan.wait, period);
         }
         if self.view.last_answered().is_none() && loan.tokens > 0 {
             self.learn_from_loan(now, asking.sent, loan);
@@ -188,12 +188,12 @@ impl LeasedKey {
         let is_believed = self.view.narrow_clock(now, clock);
         if is_believed && !was_answered {
             let clocks = [guess, self.view.clock().latest(now)];
-            self.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
+            self.rare.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
         }
         // The store lends all of this window to nodes that reach it, so the share has nothing of a window in which peers lent. The
         // loss counts as begun now: should peers not answer any more, the share is released from the next window on.
         if self.is_away(now) && !on(Mutant::ShareBesideLoans) {
-            self.outage.reopen_budget(self.view.clock().latest(now));
+            self.rare.outage.reopen_budget(self.view.clock().latest(now));
         }
         if !is_believed {
             self.roll(now);

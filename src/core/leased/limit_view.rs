@@ -29,7 +29,7 @@ enum Past {
 }
 
 /// What this node was lent of one window.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LentOf {
     /// `Counter::at` of the window.
     pub(super) window: Option<StoredTime>,
@@ -41,14 +41,14 @@ impl LimitView {
     pub(super) fn of(limit: &Limit, counter: Counter) -> Self {
         let past = match limit.algorithm {
             Algorithm::Gcra => Past::Bucket { full_at: Instant::default() },
-            _ => Past::Windows { before: LentOf::default() },
+            _ => Past::Windows { before: LentOf::NONE },
         };
         Self { counter, lent: 0, past }
     }
 
     /// What was lent of the window before; of a bucket nothing.
     pub(super) fn before(&self) -> LentOf {
-        if let Past::Windows { before } = self.past { before } else { LentOf::default() }
+        if let Past::Windows { before } = self.past { before } else { LentOf::NONE }
     }
 
     /// Changes what was lent of the window before. A bucket has none.
@@ -76,6 +76,9 @@ impl LimitView {
 }
 
 impl LentOf {
+    /// Nothing was lent of any.
+    pub(super) const NONE: Self = Self { window: None, tokens: 0 };
+
     /// The tokens, if they are of `window`.
     pub(super) fn of(self, window: Timestamp) -> u64 {
         if self.window == window.stored() { self.tokens } else { 0 }

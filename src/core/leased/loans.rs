@@ -33,7 +33,7 @@ pub(super) fn lend(
     answers: u8,
 ) -> Option<Answer> {
     key.end_waits(now);
-    let restored = key.outage.phase().restored_at().filter(|_| key.is_away(now));
+    let restored = key.rare.outage.phase().restored_at().filter(|_| key.is_away(now));
     if key.is_away(now) && restored.is_none() && !on(Mutant::LendsOnItsShare) {
         let is_late = peer.until < now;
         let loan = if peer.aside && !is_late { lend_aside(key, cx, now, want, peer.least.get()) } else { None };

@@ -23,15 +23,17 @@
 //! | `peers.rs` | what is reported to peers, and what their reports change |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
-//! A key has ten parts. Each owns its fields: they are private to the part's file, and change by methods that say
+//! A key has twelve parts. Each owns its fields: they are private to the part's file, and change by methods that say
 //! what has happened. A part knows no other part and not the key, but for `phase.rs`, which keeps `bank.rs` and
 //! `entitlement.rs`, and `store_view.rs`, which keeps a `limit_view.rs` for each limit; only `calls.rs` knows the driver, to which it
-//! sends.
+//! sends. `rare.rs` is where the parts lie that few keys have at a time: `line`, `calls`, `phase`, `bank`, `peer_usage`, `entitlement`,
+//! `leaving`, and all of `pacing` but one time.
 //!
 //! | part | what |
 //! |---|---|
 //! | `store_view.rs` | what is known of the store |
 //! | `holdings.rs` | the tokens that are here |
+//! | `leaving.rs` | the tokens that are about to be returned |
 //! | `demand.rs` | how much is wanted |
 //! | `core/line.rs` | the checks that wait for tokens |
 //! | `calls.rs` | what is under way to the store, and who waits for it |
@@ -52,6 +54,7 @@ mod holdings;
 mod intent;
 mod keeping;
 mod key;
+mod leaving;
 mod lending;
 mod limit_view;
 mod loans;
@@ -61,6 +64,7 @@ mod pacing;
 mod peer_usage;
 mod peers;
 mod phase;
+mod rare;
 mod reporting;
 mod requests;
 mod store_view;

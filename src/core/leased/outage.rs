@@ -83,8 +83,9 @@ impl LeasedKey {
             // What others spend without the store is set aside, and what this node owes is paid from its own part.
             return Phase::Connected;
         }
-        let is_unpaid = self.outage.phase().is_unpaid() && !self.forgets_loss(now) && !on(Mutant::SharesNotAwaited);
-        let until = self.outage.phase().lends_from().unwrap_or(now + GRACE);
+        let is_unpaid =
+            self.rare.outage.phase().is_unpaid() && !self.forgets_loss(now) && !on(Mutant::SharesNotAwaited);
+        let until = self.rare.outage.phase().lends_from().unwrap_or(now + GRACE);
         // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
         // the store is charged again and again for what it has admitted meanwhile; of windows beside a bucket, too, because what is
         // left of such a share cannot be charged before it is spent.
@@ -101,7 +102,7 @@ impl LeasedKey {
         // Who need not wait for that may still have to wait until peers have told the store what it has lost, and no longer: others lease
         // then, and this node would go on with its share beside them.
         let charged = Some(until).filter(|until| self.awaits_others(now) && now < *until);
-        if let Some(until) = charged.or(self.outage.repaired_by(now)).filter(|_| is_unpaid) {
+        if let Some(until) = charged.or(self.rare.outage.repaired_by(now)).filter(|_| is_unpaid) {
             let is_owed = self.owes(now) && granted >= need;
             return Phase::Repaying { retry_at: if is_owed { now } else { until }, until };
         }
@@ -113,18 +114,18 @@ impl LeasedKey {
     /// that time, a key that is rarely checked would go on with its share long after the outage. Where there is no share,
     /// nobody has anything to charge; nor does a loss of long ago begin again with that, of which an acquire would not know.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
-        let has_none = !self.view.rule().has_share() && self.outage.budget().is_none();
+        let has_none = !self.view.rule().has_share() && self.rare.outage.budget().is_none();
         let is_old = !self.is_away(now) && !self.owes(now);
         if self.view.rule().is_entitled() || has_none || is_old {
-            return self.outage.find(sent);
+            return self.rare.outage.find(sent);
         }
-        self.outage.repay_until(now, sent, now + GRACE);
+        self.rare.outage.repay_until(now, sent, now + GRACE);
     }
 
     /// Whether the key's store server is away, as far as is known. Old knowledge is no reason to do without the
     /// store.
     pub(super) fn is_away(&self, now: Instant) -> bool {
-        self.outage.phase().retry_at().is_some_and(|retry_at| now < retry_at + STALE)
+        self.rare.outage.phase().retry_at().is_some_and(|retry_at| now < retry_at + STALE)
     }
 
     /// Nobody has asked for a key of buckets since the store was lost, for so long that the loss is old knowledge. A bucket's
@@ -133,7 +134,7 @@ impl LeasedKey {
     /// something.
     pub(super) fn forgets_loss(&self, now: Instant) -> bool {
         let (rule, clock) = (self.view.rule(), self.view.clock().latest(now));
-        let is_open = || self.outage.budget().is_some_and(|budget| budget.has_open_window(rule, clock));
+        let is_open = || self.rare.outage.budget().is_some_and(|budget| budget.has_open_window(rule, clock));
         !self.is_away(now) && self.view.has_account() && !is_open()
     }
 
@@ -145,9 +146,9 @@ impl LeasedKey {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
-                let mut budget = self.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
+                let mut budget = self.rare.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
                 let decision = self.ask_share(&mut budget, now, cost, fleet);
-                self.outage.put_budget(budget);
+                self.rare.outage.put_budget(budget);
                 decision
             }
         }
@@ -161,7 +162,7 @@ impl LeasedKey {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
-                let budget = self.outage.budget().cloned().map(Box::new);
+                let budget = self.rare.outage.budget().cloned().map(Box::new);
                 let mut budget = budget.unwrap_or_else(|| self.late_budget(now));
                 self.ask_share(&mut budget, now, cost, fleet)
             }
@@ -177,7 +178,7 @@ impl LeasedKey {
     fn ask_share(&self, budget: &mut FallbackBudget, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         let (clock, rule) = (self.view.clock().latest(now), self.view.rule());
         if rule.is_entitled_bucket() {
-            budget.empty_until(rule, self.outage.entitlement().fills_from().unwrap_or(clock));
+            budget.empty_until(rule, self.rare.outage.entitlement().fills_from().unwrap_or(clock));
         }
         let (parts, counted) = (self.parts(budget, now, fleet), self.counted(budget, fleet));
         let lent = counted.lent();
@@ -191,15 +192,15 @@ impl LeasedKey {
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
         }
         // The store is asked again before long and may be back, so nobody needs to wait for hours.
-        let asked = self.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
-        let is_restoring = self.outage.phase().is_restoring();
+        let asked = self.rare.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
+        let is_restoring = self.rare.outage.phase().is_restoring();
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = if rule.is_entitled_bucket() && parts[0] == 0 {
             None
         } else if rule.is_entitled_sliding() {
             self.wait_for_release(budget, now, cost)
         } else if is_entitled && parts[0] == 0 {
-            let next = self.outage.entitlement().next_window(&rule.limits[0], clock);
+            let next = self.rare.outage.entitlement().next_window(&rule.limits[0], clock);
             next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
         } else {
             self.wait_offline(budget, now, cost, &parts, &lent)
@@ -221,7 +222,7 @@ impl LeasedKey {
     /// before that this node alone uses the key, and no fleet knows otherwise.
     pub(super) fn counted(&self, budget: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
         let is_fresh = self.view.answered().is_some_and(|at| budget.since() <= self.view.clock().latest(at) + FRESH);
-        let is_restoring = self.outage.phase().is_restoring();
+        let is_restoring = self.rare.outage.phase().is_restoring();
         let is_alone = self.view.nodes() == 1 && fleet.is_none() && !budget.is_late() && !is_restoring;
         let all = (is_fresh && is_alone).then(|| self.view.counters());
         Counted { own: self.view.lent_of_each(), all }
@@ -276,10 +277,10 @@ impl LeasedKey {
         let limit = &self.view.rule().limits[0];
         if self.view.rule().is_entitled_bucket() {
             // A clock that is fast would fill it too soon.
-            let part = self.outage.entitlement().believed(self.view.clock().at_most(now));
+            let part = self.rare.outage.entitlement().believed(self.view.clock().at_most(now));
             return part - part.div_ceil(CLOCKS_PART);
         }
-        part_of_window(limit, self.outage.entitlement().of_window(limit, self.view.clock().latest(now)))
+        part_of_window(limit, self.rare.outage.entitlement().of_window(limit, self.view.clock().latest(now)))
     }
 
     /// Of what is set aside for this node of a sliding window, what it may still admit at `now`: by the part of the window that has surely
@@ -290,14 +291,14 @@ impl LeasedKey {
             return None;
         }
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
-        let tokens = self.outage.entitlement().of_window(limit, latest);
+        let tokens = self.rare.outage.entitlement().of_window(limit, latest);
         let released = released(limit, tokens, window_end(limit, latest), clock.surely(now));
         Some(released.saturating_sub(budget.admitted(rule, latest)))
     }
 
     /// The wait until so much more of it is released: in this window, or in the next of which it may spend.
     fn wait_for_release(&self, budget: &FallbackBudget, now: Instant, cost: u64) -> Option<Micros> {
-        let (rule, clock, entitlement) = (self.view.rule(), self.view.clock(), self.outage.entitlement());
+        let (rule, clock, entitlement) = (self.view.rule(), self.view.clock(), self.rare.outage.entitlement());
         let (limit, latest) = (&rule.limits[0], clock.latest(now));
         let (surely, drift) = (clock.surely(now), self.drift(now));
         // The store's clock is known to within a round trip. Tokens are released by the earliest that it can show, so a wait is reckoned from
@@ -374,7 +375,7 @@ impl LeasedKey {
         fleet: Option<FleetView>,
     ) -> Option<Decision> {
         let is_stranger = fleet.is_some_and(|fleet| !fleet.has_looked) && !on(Mutant::StrangerTakesAll);
-        let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
+        let is_first = self.view.answered().is_none() && self.rare.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
         let is_aside = self.view.rule().is_entitled();
         if !is_first || !all_buckets || is_stranger || is_aside || !self.view.rule().has_share() {
@@ -385,7 +386,7 @@ impl LeasedKey {
         if cost > smallest / u64::from(self.view.nodes().max(1)) {
             return None;
         }
-        self.outage.let_pass(now, cost);
+        self.rare.outage.let_pass(now, cost);
         Some(self.answer(now, cost, Resolution::allow(Source::Share)))
     }
 
@@ -404,9 +405,9 @@ impl LeasedKey {
         let comes = Some(clock + to_come).filter(|_| to_come > Micros::ZERO);
         let came = self.last_came().map(|came| came.min(clock)).filter(|_| !on(Mutant::ComesTwice));
         if !self.is_away(now) && self.view.rule().has_share() {
-            self.outage.open_budget(self.view.rule(), clock, since, came.max(comes));
+            self.rare.outage.open_budget(self.view.rule(), clock, since, came.max(comes));
         }
-        self.outage.lose(now + ASK_AGAIN, noticed);
+        self.rare.outage.lose(now + ASK_AGAIN, noticed);
     }
 
     /// The later of a time, and of that at which the store last answered.
@@ -418,7 +419,7 @@ impl LeasedKey {
     /// since then, and have spent shares of each window that has begun, which they owe.
     pub(super) fn note_unanswered(&mut self, sent: Instant) {
         let sent = self.view.clock().latest(self.or_last_answer(sent));
-        self.outage.note_unanswered(Some(sent));
+        self.rare.outage.note_unanswered(Some(sent));
     }
 
     /// When the last token that this node was lent of a bucket has come or will.
@@ -431,17 +432,17 @@ impl LeasedKey {
 
     /// Ends the waits of an outage that are over at `now`.
     pub(super) fn end_waits(&mut self, now: Instant) {
-        self.outage.end_waits(now, self.view.rule(), self.view.clock().latest(now));
+        self.rare.outage.end_waits(now, self.view.rule(), self.view.clock().latest(now));
     }
 
     /// A share was spent in a window that is still open. If the key were forgotten, the share would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
-        self.outage.owes(self.view.rule(), self.view.clock().latest(now))
+        self.rare.outage.owes(self.view.rule(), self.view.clock().latest(now))
     }
 
     /// The store must still be charged for checks that passed without it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.debt(now) > 0 || self.level(self.view.clock().latest(now)) > 0 || self.outage.credit().is_some()
+        self.debt(now) > 0 || self.level(self.view.clock().latest(now)) > 0 || self.rare.outage.credit().is_some()
     }
 
     /// The store has only just answered, if at all, and other nodes may not have charged it yet for what they
@@ -450,21 +451,22 @@ impl LeasedKey {
         if self.view.rule().is_entitled() {
             return false;
         }
-        let is_over = self.outage.phase().lends_from().is_some_and(|until| now >= until);
+        let is_over = self.rare.outage.phase().lends_from().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
         let found = clock + GRACE + GRACE;
         self.is_away(now)
             && !is_over
-            && self.outage.budget().is_some_and(|budget| budget.spans(self.view.rule(), clock, found))
+            && self.rare.outage.budget().is_some_and(|budget| budget.spans(self.view.rule(), clock, found))
     }
 
     /// If the key were forgotten, it would have more of a share than it has, or would not wait for what its peers
     /// tell the store.
     pub(in crate::core) fn is_indebted(&self, now: Instant) -> bool {
-        let is_restoring = matches!(self.outage.phase(), Phase::Restoring { until } if now < until);
+        let is_restoring = matches!(self.rare.outage.phase(), Phase::Restoring { until } if now < until);
         is_restoring
             || self.owes_credit(now)
             || self
+                .rare
                 .outage
                 .budget()
                 .is_some_and(|budget| budget.matters(self.view.rule(), self.view.clock().latest(now)))
@@ -474,12 +476,15 @@ impl LeasedKey {
     /// key's next check would pass on credit, too.
     fn owes_credit(&self, now: Instant) -> bool {
         let is_owed = |limit: &Limit, credit: Credit| now < credit.at + gcra::cost(limit, credit.tokens);
-        self.outage.credit().is_some_and(|credit| self.view.rule().limits.iter().any(|limit| is_owed(limit, credit)))
+        self.rare
+            .outage
+            .credit()
+            .is_some_and(|credit| self.view.rule().limits.iter().any(|limit| is_owed(limit, credit)))
     }
 
     /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
     pub(super) fn begins_share(&mut self, now: Instant, spent: bool) -> bool {
-        self.outage.begins_share(self.view.rule(), self.view.clock().latest(now), spent)
+        self.rare.outage.begins_share(self.view.rule(), self.view.clock().latest(now), spent)
     }
 
     /// What is left of the share, where leases count against it, too.
@@ -489,7 +494,7 @@ impl LeasedKey {
         }
         let clock = self.view.clock().latest(now);
         let counted = Counted { own: self.view.lent_of_each(), all: None };
-        self.outage.budget().map_or(0, |budget| budget.left(self.view.rule(), clock, &counted.lent()))
+        self.rare.outage.budget().map_or(0, |budget| budget.left(self.view.rule(), clock, &counted.lent()))
     }
 
     /// What the share admitted, and the store was not charged for. Of an entitlement to a bucket a claim says what is owed.
@@ -497,18 +502,18 @@ impl LeasedKey {
         if self.view.rule().is_entitled_bucket() {
             return 0;
         }
-        self.outage.debt(self.view.rule(), self.view.clock().latest(now))
+        self.rare.outage.debt(self.view.rule(), self.view.clock().latest(now))
     }
 
     /// Whether a bucket's share goes on beside leases of other nodes, and the store was charged for all that it has admitted.
     pub(super) fn has_charged_all(&self, now: Instant) -> bool {
-        let goes_on = matches!(self.outage.phase(), Phase::Repaying { until, .. } if now < until);
+        let goes_on = matches!(self.rare.outage.phase(), Phase::Repaying { until, .. } if now < until);
         goes_on && self.view.has_account() && self.owes(now) && self.debt(now) == 0
     }
 
     /// The store was charged so much of the debt.
     pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
-        self.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
+        self.rare.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
     }
 }
 
@@ -528,7 +533,7 @@ pub(super) fn part_of_window(limit: &Limit, tokens: u64) -> u64 {
 impl LeasedKey {
     /// The store has lost this window's data. Peers know better, and must hear of it.
     pub(super) fn believe_fleet(&mut self) {
-        self.peers.note_lost(self.view.windows());
+        self.rare.peers.note_lost(self.view.windows());
     }
 
     /// Voids what was lent of windows to come, because the store will lend it again. A window may have begun by the
@@ -536,6 +541,7 @@ impl LeasedKey {
     /// store what was lent of it, the store counts that again, and it stays.
     pub(super) fn void_ahead(&mut self, now: Instant, call: &Call, grant: &Grant) -> u64 {
         self.view.forget_ahead_of(&grant.counters);
+        self.forget_ahead();
         let named = if let Op::Acquire(order) = call.op { order.known[0].at.stored() } else { None };
         let restored = named.map(StoredTime::time).filter(|named| *named == grant.counters[0].at);
         self.holdings.void_ahead(now, restored)
@@ -545,13 +551,13 @@ impl LeasedKey {
     /// shares may be nearly over; it is extended by as long as they need.
     pub(super) fn wait_for_peers(&mut self, now: Instant, fleet: Option<FleetView>) {
         let Some(lasts) = self.repair_lasts(now, fleet) else { return };
-        if self.outage.phase().is_outage() {
-            return self.outage.wait_until(now + lasts);
+        if self.rare.outage.phase().is_outage() {
+            return self.rare.outage.wait_until(now + lasts);
         }
         self.lose_store(now, now, now);
         let since = self.view.clock().latest(now);
-        self.outage.reopen_budget(since);
-        self.outage.restore_until(now + lasts);
+        self.rare.outage.reopen_budget(since);
+        self.rare.outage.restore_until(now + lasts);
     }
 
     /// How long peers need to tell the store what it has lost; `None` when there are none, or nothing is to be waited
@@ -560,7 +566,7 @@ impl LeasedKey {
         // A key that nobody used in this window has lost nothing.
         let latest = self.view.clock().latest(now);
         let lost = self.view.limits().enumerate().filter(|(index, (limit, counter))| {
-            let is_used = || self.peers.window(*index, counter.at).is_some_and(|window| window.peers() > 0);
+            let is_used = || self.rare.peers.window(*index, counter.at).is_some_and(|window| window.peers() > 0);
             has_windows(limit) && (self.view.lent(*index) > 0 || is_used())
         });
         // Peers must report on the last window that is open, even if a shorter one ends soon.
@@ -569,7 +575,7 @@ impl LeasedKey {
             let left = end.since(latest);
             if left > Micros::ZERO { left } else { limit.period }
         });
-        let left = left.max().filter(|_| self.peers.is_kept());
+        let left = left.max().filter(|_| self.rare.peers.is_kept());
         let (fleet, left) = (fleet.filter(|fleet| fleet.live > 1)?, left?);
         let is_awaited = self.view.rule().on_store_loss != OnStoreLoss::Allow && !on(Mutant::LendsBeforeRepair);
         is_awaited.then(|| left.min(Micros(fleet.round.0.saturating_mul(ROUNDS_OF_GOSSIP))))
@@ -581,12 +587,12 @@ impl LeasedKey {
     pub(super) fn is_recalled(&mut self, now: Instant, usage: &Usage) -> bool {
         let is_news = usage.epoch != 0 && self.view.epoch() != 0 && usage.epoch != self.view.epoch();
         let has_any = self.view.is_lent_any();
-        let is_put_off = !self.peers.may_be_recalled(now) || self.outage.phase().waits(now);
+        let is_put_off = !self.rare.peers.may_be_recalled(now) || self.rare.outage.phase().waits(now);
         if !is_news || !has_any || is_put_off {
             return false;
         }
-        let is_asked = self.calls.is_acquiring();
-        self.peers.note_recall(now + DOUBTED, is_asked.then_some(usage.epoch));
+        let is_asked = self.rare.calls.is_acquiring();
+        self.rare.peers.note_recall(now + DOUBTED, is_asked.then_some(usage.epoch));
         !is_asked
     }
 }

@@ -7,6 +7,7 @@
 use super::advance::advance;
 use super::entitlement::Entitlement;
 use super::key::LeasedKey;
+use super::limit_view::LentOf;
 use super::phase::Phase;
 use super::wish::Wish;
 use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, OPEN, Op, StoreError};
@@ -159,7 +160,7 @@ fn take_acquired(
     order: &Acquire,
     outcome: Result<Grant, StoreError>,
 ) -> Option<News> {
-    let is_current = key.calls.acquire().is_some_and(|acquire| acquire.call.id == call.id);
+    let is_current = key.rare.calls.acquire().is_some_and(|acquire| acquire.call.id == call.id);
     if !is_current {
         let grant = outcome.ok()?;
         // The answer to an acquire that is no longer awaited. What it lends is held already or void, but its counters
@@ -173,7 +174,7 @@ fn take_acquired(
         Ok(grant) if grant.late => News::of(refused(key, cx, now, call, &grant)),
         Ok(grant) if grant.outdated && cx.skip_ids() => News::of(Wish::Again),
         Ok(grant) => {
-            let sent = key.calls.end_acquire().map_or(now, |acquire| acquire.sent);
+            let sent = key.rare.calls.end_acquire().map_or(now, |acquire| acquire.sent);
             apply_grant(key, cx, now, &Granted { call, order, sent, grant: &grant })
         }
         Err(error) => News::of(miss(key, cx, now, &error)),
@@ -196,14 +197,14 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     if is_refused && is_counted_anew {
         // The store has lost the key, and sets nothing of it aside for this node until a call that frees something says what it believes.
         // `lost` does not tell: it leaves out keys of which this node has no tokens any more, and whose time in the store seems to be over.
-        key.outage.change_entitlement(Entitlement::renounce);
+        key.rare.outage.change_entitlement(Entitlement::renounce);
     }
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
     let phase = key.phase_after(now, order.need, grant.granted);
     if matches!(phase, Phase::Repaying { .. }) && key.owes(now) && grant.granted < order.need {
-        key.outage.end_share();
+        key.rare.outage.end_share();
     }
-    key.outage.enter(phase);
+    key.rare.outage.enter(phase);
     if lost {
         key.wait_for_peers(now, cx.fleet);
     }
@@ -225,16 +226,16 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // What this node may not keep the store has charged, or will.
     let kept = order.held.saturating_sub(grant.not_kept);
     let order = &Acquire { held: kept, ..*order };
-    let beyond = key.holdings.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });
-    cx.policy_stats(key.policy()).expired += key.holdings.drop_some(now, beyond);
-    key.view.note_reported(now, kept.saturating_sub(key.holdings.unspent()));
+    let beyond = key.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });
+    cx.policy_stats(key.policy()).expired += key.drop_some(now, beyond);
+    key.view.note_reported(now, kept.saturating_sub(key.unspent()));
     for (position, window) in windows.iter().enumerate().take(key.view.rule().limits.len()) {
         key.view.note_lent(position, *window, granted, order);
     }
     key.holdings.account(key.view.rule(), sent, now, grant.now);
     key.note_ahead(now);
     if ahead {
-        key.view.note_lent_ahead(windows[0], granted);
+        key.rare.ahead = LentOf { window: windows[0], tokens: granted };
     }
     // Tokens end by the clock that lent them, whatever is known of it otherwise.
     let clock = StoreClock::new(call.sent_at, now, grant.now);
@@ -249,19 +250,19 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let answers = u8::from(!ahead && !lost && !is_refused && !is_late && !is_over && is_short);
     let unspent = if is_over && segment.left > 0 { Some(segment.into()) } else { key.holdings.add(segment) };
     if let Some(unspent) = unspent {
-        key.holdings.return_later(unspent);
+        key.rare.leaving.return_later(unspent);
     }
     if !ahead && !is_refused {
         // The store may have closed the account of a late grant by now, so nothing of it may be spent.
         key.holdings.measure_by(if is_late { 0 } else { key.holdings.lease().current(now) });
         if order.want > 0 {
-            key.pacing.note_answer(granted);
+            key.rare.paces.note_answer(granted);
         }
         let pause = probe_pause(key, now);
         key.pacing.probe_at(now + pause + cx.jitter(Micros(pause.0 / JITTER_PART)));
         if lost {
             // After a loss, the store no longer knows what trickled in and who wanted it.
-            key.pacing.go_on();
+            key.rare.paces.go_on();
         } else {
             pace(key, cx, now, order, granted);
         }
@@ -269,19 +270,19 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     } else if is_refused {
         // The answer to a call that frees nothing does not tell by its tokens whether there are more. Its counters do, and they are newer
         // than a peer's denial, for which this key may have paused.
-        key.pacing.go_on();
+        key.rare.paces.go_on();
     }
-    key.line.note_answers(answers);
+    key.rare.line.note_answers(answers);
     // Tokens that were charged at once wait for the check of several keys that is about to claim them, and for no longer than that
     // may wait. If the answer was late they are kept for the next checks, until a second after the call was sent: otherwise a slow
     // store would never serve anybody. What nobody claims is returned.
     let is_slow = now.since(sent) >= cx.settings.timeout;
     let claimed_by = sent + if is_slow { UNCLAIMED } else { cx.settings.timeout };
-    key.holdings.keep_unclaimed(Some(claimed_by.max(now)));
+    key.rare.leaving.keep_unclaimed(Some(claimed_by.max(now)));
     // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
     // noticed a loss itself does not, and waits for what its peers know.
-    let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
-    let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Restore } else { Wish::Nothing };
+    let is_recalled = key.rare.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
+    let wish = if is_recalled && !key.rare.outage.phase().waits(now) { Wish::Restore } else { Wish::Nothing };
     News { wish, for_peers }
 }
 
@@ -293,18 +294,18 @@ fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, gra
     cx.note_clock(clock);
     key.note_clock(now, clock);
     // A store that is so slow is not asked for tokens that nobody waits for.
-    let is_wanted = !key.line.is_empty() || key.is_away(now) || key.is_due(now);
+    let is_wanted = !key.rare.line.is_empty() || key.is_away(now) || key.is_due(now);
     if is_wanted || clock.trip() < CALL_LIFE {
         return Wish::Again;
     }
-    key.calls.end_acquire();
+    key.rare.calls.end_acquire();
     Wish::Nothing
 }
 
 /// Drops a grant of a store that has lost or reset the key since: nobody may spend it, and callers in line ask again.
 fn void_grant(key: &mut LeasedKey, cx: &mut Context, grant: &Grant) -> Wish<'static> {
-    key.outage.enter(Phase::Connected);
-    let dropped = key.holdings.drop_unspent();
+    key.rare.outage.enter(Phase::Connected);
+    let dropped = key.rare.leaving.drop_all();
     let stats = cx.policy_stats(key.policy());
     stats.granted += grant.granted;
     stats.expired += grant.granted + dropped;
@@ -313,7 +314,7 @@ fn void_grant(key: &mut LeasedKey, cx: &mut Context, grant: &Grant) -> Wish<'sta
 
 /// Pays from a grant for checks that passed before the store had answered for the first time.
 pub(super) fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
-    let paid = key.outage.pay_credit(granted);
+    let paid = key.rare.outage.pay_credit(granted);
     cx.policy_stats(key.policy()).spent += paid;
     paid
 }
@@ -331,20 +332,20 @@ pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, gran
 /// Pays from a grant for what was admitted in the sliding window that has lent it, of what is set aside there. Also where that window is
 /// over when the answer comes: the store counts the grant in the window before, and what was admitted may not be given back there.
 fn pay_in_window(key: &mut LeasedKey, cx: &mut Context, lent_at: Timestamp, granted: u64) -> u64 {
-    let paid = key.outage.pay_in_window(key.view.rule(), lent_at, granted);
+    let paid = key.rare.outage.pay_in_window(key.view.rule(), lent_at, granted);
     cx.policy_stats(key.policy()).spent += paid;
     paid
 }
 
 /// The acquire has failed.
 fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError) -> Wish<'static> {
-    let Some(acquire) = key.calls.acquire() else { return Wish::Nothing };
+    let Some(acquire) = key.rare.calls.acquire() else { return Wish::Nothing };
     match error {
-        _ if acquire.is_retried(error) => key.calls.lose_acquire(),
+        _ if acquire.is_retried(error) => key.rare.calls.lose_acquire(),
         StoreError::Busy { wait } if acquire.attempts == 1 => {
             cx.note_trip(*wait);
-            key.pacing.note_crowd(now, *wait);
-            key.calls.end_acquire();
+            key.rare.paces.note_crowd(now, *wait);
+            key.rare.calls.end_acquire();
             return Wish::TurnAway;
         }
         _ => give_up(key, now, error, cx.heard_clock().is_some()),
@@ -354,14 +355,14 @@ fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError)
 
 /// The store is lost to this key. `has_heard`: it has answered this node before, about whatever key.
 fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: bool) {
-    let Some(acquire) = key.calls.end_acquire() else { return };
+    let Some(acquire) = key.rare.calls.end_acquire() else { return };
     let (since, noticed) = match error {
         StoreError::Away { since } => (*since, *since),
         StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => (acquire.sent, now),
     };
     if (*error == StoreError::Unknown || acquire.attempts > 1) && !on(Mutant::GivenUpForSpent) {
         let order = key.void_order(&acquire.call);
-        key.calls.give_up(order, acquire.sent);
+        key.rare.calls.give_up(order, acquire.sent);
     } else {
         key.note_unsent(&acquire.call);
     }
@@ -369,10 +370,10 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: boo
     key.note_unanswered(acquire.sent);
     if !has_heard {
         // This node cannot know how long ago the others lost the store, so it takes them to have spent shares of this window.
-        key.outage.note_unanswered(None);
+        key.rare.outage.note_unanswered(None);
     }
     if on(Mutant::WaiterDropped) {
-        key.line.drop_all();
+        key.rare.line.drop_all();
     }
 }
 
@@ -387,7 +388,7 @@ fn take_errand(
     if let Ok(grant) = &outcome {
         key.note_taken_back(call, grant);
     }
-    let Some(errand) = key.calls.take(call.id) else {
+    let Some(errand) = key.rare.calls.take(call.id) else {
         // Nobody waits for this answer, but its counters are news all the same.
         reconcile(key, cx, now, call, &outcome.ok()?);
         return None;
@@ -401,26 +402,26 @@ fn take_errand(
             if !grant.outdated {
                 // The counters of this answer are newer than what a peer said when it denied this key's ask. In the pause that such a
                 // denial begins checks are denied from memory, which may be wrong by now.
-                key.pacing.end_pause_by_peer();
+                key.rare.paces.end_pause_by_peer();
             }
             if matches!(call.op, Op::Return { .. }) && !grant.outdated {
-                key.view.note_reported(now, key.view.spent(key.holdings.unspent()));
+                key.view.note_reported(now, key.view.spent(key.unspent()));
             }
             key.note_back(now, errand.sent);
             note_voided(key, now, &call.op);
             if call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
-                let voided = key.holdings.void();
+                let voided = key.void();
                 cx.policy_stats(key.policy()).expired += voided;
-                key.outage.drop_budget();
+                key.rare.outage.drop_budget();
                 key.begin_anew();
-                key.calls.drop_acquires_before(call.id);
+                key.rare.calls.drop_acquires_before(call.id);
             }
-            key.calls.put_ended(errand, Ended::Answered);
+            key.rare.calls.put_ended(errand, Ended::Answered);
         }
-        Err(error) if errand.is_retried(&error) => key.calls.put_lost(errand),
+        Err(error) if errand.is_retried(&error) => key.rare.calls.put_lost(errand),
         Err(error) => {
             keep_doubtful(key, now, &errand, &error);
-            key.calls.put_ended(errand, Ended::Failed(error));
+            key.rare.calls.put_ended(errand, Ended::Failed(error));
         }
     }
     Some(News::of(Wish::Nothing))
@@ -432,7 +433,7 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
     if !key.view.is_of_these_limits(&errand.call) {
         return;
     }
-    key.calls.keep_doubtful(voids);
+    key.rare.calls.keep_doubtful(voids);
     match error {
         StoreError::Away { since } => key.lose_store(now, *since, *since),
         StoreError::Unknown => key.lose_store(now, errand.sent, now),
@@ -443,7 +444,7 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
 /// The store knows that the abandoned acquire is void, so it can be asked for tokens again.
 fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
     if matches!(op, Op::Return { voids: Some(_), .. }) {
-        key.outage.retry_by(now);
+        key.rare.outage.retry_by(now);
     }
 }
 
@@ -461,7 +462,7 @@ fn reconcile(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, g
     {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
             // What a share admitted stays owed: it may have been admitted after the reset, of which this node hears only now.
-            let voided = key.holdings.void();
+            let voided = key.void();
             cx.policy_stats(key.policy()).expired += voided;
         } else if key.view.shows_loss(grant) {
             cx.stats.lost_epochs += 1;
@@ -472,7 +473,7 @@ fn reconcile(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, g
         }
         if grant.reset {
             key.begin_anew();
-            key.peers.forget();
+            key.rare.peers.forget();
         }
     }
     key.learn(now, call, grant);
@@ -484,7 +485,7 @@ fn reconcile(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, g
 /// knows what the store has and need not wait; nor need one of several, while the store has enough for a few checks
 /// of each.
 fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, granted: u64) {
-    key.pacing.go_on();
+    key.rare.paces.go_on();
     let trickles = key.view.rule().limits.iter().filter(|limit| limit.trickles());
     let longest = trickles.map(|limit| key.pause_of(limit)).min().unwrap_or(Micros::ZERO);
     let hot = key.demand.tuner().used_in(longest) >= key.demand.tuner().mean_cost().saturating_mul(HOT);
@@ -502,7 +503,7 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
         // In the background, the store is asked somewhat earlier, so that nobody waits. Where a promise cuts the pause of a window short,
         // that is earlier by a part of what is left of it: else every denied check would ask until then.
         let lasts = if key.view.has_account() { pause } else { pause.min(until.since(now)) };
-        key.pacing.pause_until(until, Micros(lasts.0 / EARLY_PART));
+        key.pause_until(until, Micros(lasts.0 / EARLY_PART), false);
     }
 }
 
@@ -520,7 +521,7 @@ pub(super) fn probe_pause(key: &LeasedKey, now: Instant) -> Micros {
     };
     let least = clamp(quarter(longest));
     let most = least.max((longest.period.0 / LONG_PROBE.0).min(LONG_PROBE.1));
-    Micros(key.pacing.drawn_out(least).min(most))
+    Micros(key.rare.paces.drawn_out(least).min(most))
 }
 
 /// An active key leases a part of the next window shortly before it starts: earlier by a round trip, 20 ms, and up to
@@ -534,21 +535,21 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.is_scarce() && !key.view.rule().is_entitled() {
         return;
     }
-    if !fits || !cx.settings.lease_ahead || key.pacing.has_planned(at) || !key.demand.tuner().is_warm() {
+    if !fits || !cx.settings.lease_ahead || key.rare.paces.has_planned(at) || !key.demand.tuner().is_warm() {
         return;
     }
     // The answer must come before the window begins.
     let early = key.view.trip().min(Micros(limit.period.0 / AHEAD_TRIP_PART))
         + AHEAD_SPAN
         + cx.jitter(Micros(limit.period.0 / AHEAD_JITTER_PART));
-    key.pacing.plan_ahead(at, (key.view.clock().before(at) - early).max(now));
+    key.rare.paces.plan_ahead(at, (key.view.clock().before(at) - early).max(now));
 }
 
 impl LeasedKey {
     /// The time at which a pause ends that would last until `until`, and in which the store is not asked. It ends earlier
     /// where a client was told an earlier time: who comes back then finds tokens here, or the store is asked.
     pub(super) fn before_promised(&self, now: Instant, until: Instant) -> Instant {
-        let promised = self.pacing.promise().filter(|promise| self.holdings.lease().current(now) < promise.cost);
+        let promised = self.rare.paces.promise().filter(|promise| self.holdings.lease().current(now) < promise.cost);
         promised.map_or(until, |promise| until.min(promise.at))
     }
 
@@ -574,7 +575,7 @@ impl LeasedKey {
         self.note_clock(now, StoreClock::new(call.sent_at, now, grant.now));
         self.view.note_nodes(call, grant);
         if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) && !grant.outdated {
-            self.calls.note_accounted();
+            self.rare.calls.note_accounted();
         }
         if !self.view.is_of_these_limits(call) {
             return;
@@ -592,7 +593,7 @@ impl LeasedKey {
         self.view.note_kept(call, grant);
         for index in 0..self.view.rule().limits.len() {
             let fresh = grant.counters[index];
-            if self.peers.is_kept() && self.view.counter(index).at != fresh.at {
+            if self.rare.peers.is_kept() && self.view.counter(index).at != fresh.at {
                 self.note_window(index);
             }
             self.view.note_counter(index, fresh);
@@ -609,7 +610,7 @@ impl LeasedKey {
         self.holdings.note_clock(self.view.rule(), &clock);
         if !was_answered || before.is_set_back(&clock) {
             let clocks = [before.latest(now), self.view.clock().latest(now)];
-            self.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
+            self.rare.outage.correct_clock(self.view.rule(), clocks, self.view.clock().trip());
         }
     }
 
@@ -617,10 +618,11 @@ impl LeasedKey {
     /// nothing yet.
     pub(super) fn begin_anew(&mut self) {
         self.view.forget_lent();
+        self.forget_ahead();
         self.holdings.forget_spent();
-        self.line.forget_answers();
-        self.outage.forgive_credit();
-        self.pacing.begin_anew();
+        self.rare.line.forget_answers();
+        self.rare.outage.forgive_credit();
+        self.end_pauses();
     }
 
     /// How long a limit whose tokens trickle in is left alone.

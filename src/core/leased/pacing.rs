@@ -15,17 +15,20 @@ const ANSWERS_BEFORE_LONGER: u8 = 3;
 /// Most doublings of a pause, so that the shift cannot overflow; callers have lower bounds.
 const MOST_DOUBLINGS: u8 = 8;
 
-/// When a key asks the store although nobody waits for the answer.
+/// When the store may be asked although nobody waits for the answer.
 #[derive(Debug)]
 pub(super) struct Pacing {
     /// The time before which a denied check causes no call in the background. Each answer sets it.
     probe_at: Due,
-    /// `None` for a key that has always been lent what it asked for, and has no window of which a part is leased ahead.
-    paces: Option<Box<Paces>>,
 }
 
+/// What the store is not asked for yet, and why. A key that has always been lent what it asked for, and has no window of which a part is
+/// leased ahead, needs only a pointer.
+#[derive(Debug)]
+pub(super) struct Paces(Option<Box<KnownPaces>>);
+
 #[derive(Clone, Copy, Debug)]
-struct Paces {
+struct KnownPaces {
     /// Answers in a row without tokens.
     fruitless: u8,
     /// The time before which the store is not asked, because it had few tokens and they trickle in.
@@ -65,7 +68,7 @@ impl AheadPlan {
     }
 }
 
-impl Paces {
+impl KnownPaces {
     const NEW: Self = Self {
         fruitless: 0,
         paced_until: Due::AT_ONCE,
@@ -77,23 +80,52 @@ impl Paces {
 }
 
 impl Pacing {
-    /// Nothing has been asked, and nobody was told anything.
-    pub(super) const NEW: Self = Self { probe_at: Due::AT_ONCE, paces: None };
+    /// Nothing has been asked.
+    pub(super) const NEW: Self = Self { probe_at: Due::AT_ONCE };
 
-    fn paces(&self) -> &Paces {
-        self.paces.as_deref().unwrap_or(&Paces::NEW)
+    /// Whether a denied check may cause a call in the background.
+    pub(super) fn may_probe(&self, now: Instant) -> bool {
+        self.probe_at.has_come(now)
     }
 
-    fn paces_mut(&mut self) -> &mut Paces {
-        self.paces.get_or_insert_with(|| Box::new(Paces::NEW))
+    /// Whether a denied check may cause a call before that time.
+    pub(super) fn probes_before(&self, at: Instant) -> bool {
+        self.probe_at < Due::at(at)
+    }
+
+    /// Denied checks cause no call in the background before that time.
+    pub(super) fn probe_at(&mut self, at: Instant) {
+        self.probe_at = Due::at(at);
+    }
+
+    /// A denied check may cause one at once.
+    pub(super) fn probe_at_once(&mut self) {
+        self.probe_at = Due::AT_ONCE;
+    }
+}
+
+impl Paces {
+    /// Nobody was told anything, and nothing is planned.
+    pub(super) const NEW: Self = Self(None);
+
+    /// Whether nothing is remembered.
+    pub(super) fn is_new(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn paces(&self) -> &KnownPaces {
+        self.0.as_deref().unwrap_or(&KnownPaces::NEW)
+    }
+
+    fn paces_mut(&mut self) -> &mut KnownPaces {
+        self.0.get_or_insert_with(|| Box::new(KnownPaces::NEW))
     }
 
     /// The key begins anew, and no pause for trickling tokens applies. Promises and plans stay.
     pub(super) fn begin_anew(&mut self) {
-        if let Some(paces) = &mut self.paces {
+        if let Some(paces) = &mut self.0 {
             (paces.fruitless, paces.paced_until) = (0, Due::AT_ONCE);
         }
-        self.probe_at = Due::AT_ONCE;
     }
 
     /// Records that the store has answered an acquire with `granted` tokens.
@@ -101,7 +133,7 @@ impl Pacing {
         if granted == 0 {
             let paces = self.paces_mut();
             paces.fruitless = paces.fruitless.saturating_add(1);
-        } else if let Some(paces) = &mut self.paces {
+        } else if let Some(paces) = &mut self.0 {
             paces.fruitless = 0;
         }
     }
@@ -116,25 +148,10 @@ impl Pacing {
         pause << self.paces().fruitless.saturating_sub(ANSWERS_BEFORE_LONGER).min(MOST_DOUBLINGS)
     }
 
-    /// Whether a denied check may cause a call in the background.
-    pub(super) fn may_probe(&self, now: Instant) -> bool {
-        self.probe_at.has_come(now)
-    }
-
-    /// Whether a low lease may cause a call. Where tokens trickle in, it may from shortly before there are some, so
-    /// that nobody waits for the answer.
-    pub(super) fn may_refill(&self, now: Instant) -> bool {
-        self.probe_at.min(self.paces().paced_until).has_come(now)
-    }
-
-    /// Denied checks cause no call in the background before that time.
-    pub(super) fn probe_at(&mut self, at: Instant) {
-        self.probe_at = Due::at(at);
-    }
-
-    /// Whether a denied check may cause a call before that time.
-    pub(super) fn probes_before(&self, at: Instant) -> bool {
-        self.probe_at < Due::at(at)
+    /// Whether the store may be asked again, where tokens trickle in: from shortly before there are some, so that nobody waits for the
+    /// answer.
+    pub(super) fn may_go_on(&self, now: Instant) -> bool {
+        self.paces().paced_until.has_come(now)
     }
 
     /// How long checks are denied until tokens have trickled in.
@@ -144,22 +161,15 @@ impl Pacing {
 
     /// Ends the pause: the store may be asked whenever somebody waits.
     pub(super) fn go_on(&mut self) {
-        if let Some(paces) = &mut self.paces {
+        if let Some(paces) = &mut self.0 {
             paces.paced_until = Due::AT_ONCE;
         }
     }
 
-    /// Starts a pause until `at`, in which the store is not asked. In the background it is asked earlier by `early`.
-    pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
+    /// Starts a pause until `at`, in which the store is not asked; by a peer's word or by the store's.
+    pub(super) fn pause_until(&mut self, at: Instant, is_by_peer: bool) {
         let paces = self.paces_mut();
-        (paces.paced_until, paces.is_by_peer) = (Due::at(at), false);
-        self.probe_at = Due::at(at - early);
-    }
-
-    /// Starts such a pause because of what a peer has said.
-    pub(super) fn pause_by_peer(&mut self, at: Instant) {
-        self.pause_until(at, Micros::ZERO);
-        self.paces_mut().is_by_peer = true;
+        (paces.paced_until, paces.is_by_peer) = (Due::at(at), is_by_peer);
     }
 
     /// The store has shown its counters, so a pause that a peer's word began is over.
@@ -190,7 +200,7 @@ impl Pacing {
         let standing = self.promise().filter(|promise| promise.at > now);
         let Some(wait) = decision.retry_after else {
             // The tokens for clients that came back have been spent.
-            if let Some(paces) = &mut self.paces {
+            if let Some(paces) = &mut self.0 {
                 paces.promise = standing;
             }
             return;
@@ -226,7 +236,7 @@ impl Pacing {
 
     /// Drops a plan whose time has come, because it was carried out or there was a reason not to.
     pub(super) fn drop_plan(&mut self, now: Instant) {
-        if let Some(paces) = self.paces.as_mut().filter(|paces| paces.plan.is_due(now)) {
+        if let Some(paces) = self.0.as_mut().filter(|paces| paces.plan.is_due(now)) {
             paces.plan.at = None;
         }
     }

@@ -9,7 +9,7 @@ use crate::core::time::{Due, Instant, Timestamp};
 use crate::core::usage::{Count, History, PeerIndex, ReportTerms, Usage, WindowUsage};
 
 /// What a fleet knows of a key. A key that no peer uses needs only a pointer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PeerUsage(Option<Box<FleetUsage>>);
 
 #[derive(Debug)]
@@ -25,6 +25,14 @@ struct FleetUsage {
 }
 
 impl PeerUsage {
+    /// Nothing is known.
+    pub(super) const NEW: Self = Self(None);
+
+    /// Whether nothing is remembered.
+    pub(super) fn is_new(&self) -> bool {
+        self.0.is_none()
+    }
+
     fn known(&mut self) -> &mut FleetUsage {
         let none = || Box::new(FleetUsage { windows: None, is_bound: false, recall_at: Due::AT_ONCE, recalled: None });
         self.0.get_or_insert_with(none)

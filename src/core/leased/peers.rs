@@ -40,14 +40,14 @@ impl LeasedKey {
     fn admitted(&self, index: usize) -> Count {
         let (limit, at) = (&self.view.rule().limits[index], self.view.counter(index).at);
         let (refunded, in_store) =
-            self.peers.window(index, at).map_or((0, 0), |window| (window.own.refunded, window.refunded_in_store));
+            self.rare.peers.window(index, at).map_or((0, 0), |window| (window.own.refunded, window.refunded_in_store));
         let as_admitted = on(Mutant::GrantedAsAdmitted)
             || on(Mutant::GrantedAsAdmittedOfSeveral) && self.view.rule().limits.len() > 1;
         let held = if as_admitted { 0 } else { self.holdings.lease().held_of(index, at) };
         let lent = self.view.lent(index).saturating_sub(held);
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
-        let budget = self.outage.budget().filter(|_| self.follows_usage(index));
+        let budget = self.rare.outage.budget().filter(|_| self.follows_usage(index));
         let (alone, carried) = budget.map_or((0, 0), |budget| {
             let window = number(limit, at);
             (budget.unpaid(index, window), budget.carried(index, window))
@@ -61,11 +61,11 @@ impl LeasedKey {
     /// Records what this node has admitted in the present window. Also called before another one begins.
     pub(super) fn note_window(&mut self, index: usize) {
         let counter = self.view.counter(index);
-        if !self.peers.is_kept() || counter.is_unopened() || !has_windows(&self.view.rule().limits[index]) {
+        if !self.rare.peers.is_kept() || counter.is_unopened() || !has_windows(&self.view.rule().limits[index]) {
             return;
         }
         let count = self.admitted(index);
-        self.peers.note_own(index, self.view.counter(index).at, count);
+        self.rare.peers.note_own(index, self.view.counter(index).at, count);
     }
 
     /// Records what this node has admitted in windows that are over at this time of the store's clock.
@@ -77,22 +77,23 @@ impl LeasedKey {
             if clock >= end {
                 self.note_window(index);
             } else {
-                bound |= self.peers.is_bound() && self.peers.window(index, at).is_some_and(|window| window.lost);
+                bound |=
+                    self.rare.peers.is_bound() && self.rare.peers.window(index, at).is_some_and(|window| window.lost);
             }
         }
-        self.peers.bind(bound);
+        self.rare.peers.bind(bound);
     }
 
     /// Records that the lease or the share took back tokens.
     pub(super) fn note_refund(&mut self, tokens: u64) {
-        self.peers.note_refund(self.view.windows(), tokens);
+        self.rare.peers.note_refund(self.view.windows(), tokens);
     }
 
     /// Records that the store is asked to take back tokens that were charged in these windows; none: in the present ones.
     pub(super) fn note_refund_in_store(&mut self, tokens: u64, charged: &[Option<StoredTime>]) {
         let windows = self.view.windows().zip(charged);
         let windows = windows.map(|(at, charged)| charged.map_or(at, StoredTime::time));
-        self.peers.note_refund_in_store(windows, tokens);
+        self.rare.peers.note_refund_in_store(windows, tokens);
     }
 
     /// Records from which windows the store has taken tokens back, where the refund had said "whichever is open". When this node sent
@@ -106,7 +107,7 @@ impl LeasedKey {
         }
         for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
             if has_windows(limit) && charged[index].is_none() && !counter.is_unopened() {
-                self.peers.note_taken_back(index, counter.at, grant.granted);
+                self.rare.peers.note_taken_back(index, counter.at, grant.granted);
             }
         }
     }
@@ -114,7 +115,7 @@ impl LeasedKey {
     /// Records that the store has lent, and whether the tokens are of the present window. Returns whether there is
     /// now something to report.
     pub(super) fn lent_in_fleet(&mut self, of_this_window: bool) -> bool {
-        self.peers.keep(self.view.rule().limits.len());
+        self.rare.peers.keep(self.view.rule().limits.len());
         if of_this_window {
             self.refute_fleet();
         }
@@ -124,12 +125,13 @@ impl LeasedKey {
     /// Whether so much of a limit is used that peers should know.
     fn is_worth_reporting(&self) -> bool {
         let windows = self.view.limits().filter(|(limit, _)| has_windows(limit));
-        self.peers.is_kept() && windows.into_iter().any(|(limit, counter)| counter.used * REPORTED_PART >= limit.count)
+        self.rare.peers.is_kept()
+            && windows.into_iter().any(|(limit, counter)| counter.used * REPORTED_PART >= limit.count)
     }
 
     /// How urgent it is that peers hear of this key.
     pub(in crate::core) fn report_rank(&self) -> Rank {
-        if self.peers.is_bound() { Rank::Lost } else { Rank::Used }
+        if self.rare.peers.is_bound() { Rank::Lost } else { Rank::Used }
     }
 
     /// Appends what has changed since the last report, or everything when the node leaves, for all peers. False when nothing is left
@@ -148,9 +150,9 @@ impl LeasedKey {
         for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| has_windows(limit)) {
             self.note_window(index);
             let counter = self.view.counter(index);
-            let pressing = leaving || self.peers.is_bound() || counter.left(limit, latest) == 0;
+            let pressing = leaving || self.rare.peers.is_bound() || counter.left(limit, latest) == 0;
             let terms = ReportTerms { now, limit, nodes: fleet.live, pressing };
-            more |= self.peers.report_due(index, counter.at, &terms, |window| {
+            more |= self.rare.peers.report_due(index, counter.at, &terms, |window| {
                 let epoch = if window.lost { known } else { 0 };
                 let usage = Usage { digest, limit: index as u8, window: window.at, count: window.own, epoch };
                 into.push(Report { usage, to: None });
@@ -161,7 +163,7 @@ impl LeasedKey {
 
     /// The peers that have reported on a window that is remembered.
     pub(super) fn origins(&self) -> BTreeSet<PeerIndex> {
-        self.peers.origins()
+        self.rare.peers.origins()
     }
 
     /// Takes a peer's report. False when it is about no window that matters.
@@ -174,10 +176,10 @@ impl LeasedKey {
         if !near {
             return false;
         }
-        self.peers.keep(self.view.rule().limits.len());
+        self.rare.peers.keep(self.view.rule().limits.len());
         let end = if limit.algorithm == Algorithm::Sliding { usage.window + limit.period } else { usage.window };
         let is_over = self.view.clock().earliest(now) >= end + LATE_REPORT;
-        self.peers.merge(index, origin, usage, limit.count, is_over);
+        self.rare.peers.merge(index, origin, usage, limit.count, is_over);
         true
     }
 
@@ -187,7 +189,7 @@ impl LeasedKey {
     pub(super) fn forget_far_windows(&mut self, now: Instant) {
         let clock = self.view.clock().latest(now);
         for (index, limit) in self.view.rule().limits.iter().enumerate() {
-            self.peers.forget_after(index, furthest(clock, limit));
+            self.rare.peers.forget_after(index, furthest(clock, limit));
         }
     }
 
@@ -219,11 +221,11 @@ impl LeasedKey {
 
     fn has_spent_in_fleet(&self, is_much: impl Fn(Timestamp, u64, &Limit) -> bool) -> bool {
         let spent = |index: usize| {
-            let heard = self.peers.window(index, self.view.counter(index).at).filter(|window| !window.refuted);
+            let heard = self.rare.peers.window(index, self.view.counter(index).at).filter(|window| !window.refuted);
             Some(heard.filter(|window| window.peers() > 0)?.spent(self.admitted(index)))
         };
         let mut windows = self.view.rule().limits.iter().enumerate().filter(|(_, limit)| has_windows(limit));
-        self.peers.is_kept()
+        self.rare.peers.is_kept()
             && windows.any(|(index, limit)| {
                 spent(index).is_some_and(|spent| is_much(self.view.counter(index).at, spent, limit))
             })
@@ -234,18 +236,18 @@ impl LeasedKey {
     /// only knows it to within that trip.
     pub(super) fn deny_by_fleet(&mut self, now: Instant, cost: u64) -> Option<Decision> {
         let answered = self.view.answered()?;
-        let asked = now.since(answered) < DOUBTED || self.calls.is_acquiring();
+        let asked = now.since(answered) < DOUBTED || self.rare.calls.is_acquiring();
         if !asked || !self.is_surely_spent_by_fleet(now) {
             return None;
         }
         let mut counters = self.charged();
         for (index, limit) in self.view.rule().limits.iter().enumerate() {
             let at = counters[index].at;
-            let spent = self.peers.window(index, at).map_or(0, |window| window.spent(self.admitted(index)));
+            let spent = self.rare.peers.window(index, at).map_or(0, |window| window.spent(self.admitted(index)));
             if has_windows(limit) {
                 counters[index].used = counters[index].used.max(spent.min(limit.count));
                 if spent >= limit.count {
-                    self.peers.note_denied(index, at);
+                    self.rare.peers.note_denied(index, at);
                 }
             }
         }
@@ -266,15 +268,15 @@ impl LeasedKey {
             return;
         }
         if self.is_spent_by_fleet() {
-            self.peers.refute(self.view.windows());
+            self.rare.peers.refute(self.view.windows());
         } else {
-            self.peers.refute_denied(self.view.windows());
+            self.rare.peers.refute_denied(self.view.windows());
         }
     }
 
     /// Peers report that all is spent, and the store was not asked about it. True once per window.
     pub(super) fn doubts_fleet(&mut self) -> bool {
-        self.peers.note_asked(self.view.windows())
+        self.rare.peers.note_asked(self.view.windows())
     }
 
     /// This node's part of a limit, in millionths, while the store is away since `lost`.
@@ -282,7 +284,7 @@ impl LeasedKey {
         let limit = &self.view.rule().limits[index];
         // A node that does not know yet how many nodes there are has no part. If the store has answered before the node knew,
         // the others lease what is left, and it has none of this loss any more.
-        let is_found = || self.outage.phase().until().is_some_and(|until| Some(until - GRACE) < fleet.looks_until);
+        let is_found = || self.rare.outage.phase().until().is_some_and(|until| Some(until - GRACE) < fleet.looks_until);
         if (!fleet.has_looked || is_found()) && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
@@ -294,7 +296,7 @@ impl LeasedKey {
         let has_ended = |heard| self.view.clock().earliest(heard) >= ended + REPORTING;
         let everybody = fleet.is_whole() && fleet.heard.is_some_and(has_ended);
         let back = |windows: u64| {
-            self.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))
+            self.rare.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))
         };
         let own = |windows: u64| back(windows).map_or(0, |window| window.own.net());
         // A node that has not reported everything, or whose last report of the window was lost, may have spent more than is known.

@@ -26,7 +26,7 @@ pub(super) const GRACE: Micros = Micros(1_000_000);
 
 /// The phase of a key, what it owes from an outage, and what the store has set aside for one. A key that never had any of it
 /// needs only a pointer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outage(Option<Box<Loss>>);
 
 #[derive(Debug)]
@@ -137,6 +137,14 @@ impl Phase {
 }
 
 impl Outage {
+    /// The store answers, as far as is known.
+    pub(super) const NEW: Self = Self(None);
+
+    /// Whether nothing is remembered.
+    pub(super) fn is_new(&self) -> bool {
+        self.0.is_none()
+    }
+
     fn loss(&mut self) -> &mut Loss {
         let none = Loss {
             phase: Phase::Connected,

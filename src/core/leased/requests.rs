@@ -46,7 +46,7 @@ pub(in crate::core) fn check(
     }
     key.demand.note_check(now);
     key.note_wanted(now, cost);
-    let decided = if key.line.is_empty() || on(Mutant::BargesPastTheLine) {
+    let decided = if key.rare.line.is_empty() || on(Mutant::BargesPastTheLine) {
         let relays = may_relay(key, cx, now, 0);
         key.decide(now, cost, Source::Lease, cx.fleet, relays)
     } else if key.is_exhausted(now, cost) {
@@ -57,7 +57,7 @@ pub(in crate::core) fn check(
     };
     if let Some(decision) = decided {
         cx.count(key.policy(), cost, &decision);
-        key.pacing.note_promise(now, cost, &decision);
+        key.note_promise(now, cost, &decision);
         if wants_tokens(key, cx, now, &decision) {
             advance(key, cx, now, Wish::Tokens);
         }
@@ -69,7 +69,7 @@ pub(in crate::core) fn check(
         }
         return Outcome::Decided(decision);
     }
-    if key.line.is_full() {
+    if key.rare.line.is_full() {
         let decision = key.turn_away(now, cost, cx.queue());
         cx.count(key.policy(), cost, &decision);
         return Outcome::Decided(decision);
@@ -91,7 +91,7 @@ pub(in crate::core) fn check(
         return Outcome::Decided(decision);
     }
     let ticket = cx.ticket();
-    key.line.join(Waiter::new(ticket, cost, deadline));
+    key.rare.line.join(Waiter::new(ticket, cost, deadline));
     cx.policy_stats(key.policy()).parked += 1;
     cx.stats.waiting += 1;
     advance(key, cx, now, Wish::Nothing);
@@ -110,7 +110,7 @@ fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, 
 /// A check of `cost` will follow, so what it lacks is leased meanwhile.
 pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     let lacks = key.holdings.lease().usable(now) < cost && !key.is_exhausted(now, cost);
-    if lacks && key.line.is_empty() && !key.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
+    if lacks && key.rare.line.is_empty() && !key.rare.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
         // A key that was never checked would be forgotten when its call ends, also where nobody knows what the store did.
         key.demand.note_check(now);
         // The check does not come where another key denies the request. Of a bucket its tokens then go back soon; of a window they would
@@ -137,7 +137,7 @@ pub(in crate::core) fn rollback(
         Source::Share => {
             let clock = key.view.clock().latest(now);
             let rule = key.view.rule().clone();
-            let back = key.outage.refund(&rule, [charge.at, clock], cost);
+            let back = key.rare.outage.refund(&rule, [charge.at, clock], cost);
             key.note_refund(back);
             None
         }
@@ -197,7 +197,7 @@ pub(in crate::core) fn give_back_charge(
     cost: u64,
     charge: &Charge,
 ) -> Outcome {
-    if key.calls.are_full() {
+    if key.rare.calls.are_full() {
         return Outcome::Decided(overload(key.view.rule(), now, cost));
     }
     let rule = key.view.rule().clone();
@@ -215,7 +215,11 @@ pub(in crate::core) fn give_back_charge(
     if charge.source == Source::Share {
         // The part for which the store was charged already must be refunded there. If the budget is gone, it is
         // unknown whether the store was charged, and nothing is refunded.
-        due = if key.outage.budget().is_some() { due - key.outage.refund(&rule, [charge.at, clock], due) } else { 0 };
+        due = if key.rare.outage.budget().is_some() {
+            due - key.rare.outage.refund(&rule, [charge.at, clock], due)
+        } else {
+            0
+        };
         key.note_refund(cost - due);
         if charge.epoch == 0 && !rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
             // The store had not answered about the key by then, so this node guessed its clock, and the store may have been charged in
@@ -240,10 +244,10 @@ pub(in crate::core) fn take_back(
 ) -> Outcome {
     // If no more calls may wait, the store cannot be asked to take back its part. Then nothing is taken back here
     // either.
-    if key.calls.are_full() {
+    if key.rare.calls.are_full() {
         return Outcome::Decided(overload(key.view.rule(), now, cost));
     }
-    if !key.calls.is_acquiring() && key.exceeds_some(now, cost) {
+    if !key.rare.calls.is_acquiring() && key.exceeds_some(now, cost) {
         // The limits were charged differently. The store takes back of each limit what it was charged and no more,
         // which it can only judge when nothing of that is held here.
         // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
@@ -275,7 +279,7 @@ pub(in crate::core) fn take_back(
     advance(key, cx, now, Wish::ReturnUnclaimed);
     key.note_unspent(amount);
     // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
-    if !key.calls.is_acquiring() {
+    if !key.rare.calls.is_acquiring() {
         advance(key, cx, now, Wish::Report);
     }
     let amount = amount - u64::from(on(Mutant::RefundAsksOneLess) && amount > 1);
@@ -289,11 +293,12 @@ pub(in crate::core) fn reset(key: &mut LeasedKey, cx: &mut Context, now: Instant
 
 /// Asks the store for an errand, which is answered with the ticket by `deadline`. `None` when too many wait.
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, op: Op, cost: u64) -> Option<Ticket> {
-    if key.calls.are_full() {
+    if key.rare.calls.are_full() {
         return None;
     }
     let ticket = cx.ticket();
-    key.calls.ask(key.call(now, 0, op), Waiter::new(ticket, cost, deadline), now);
+    let call = key.call(now, 0, op);
+    key.rare.calls.ask(call, Waiter::new(ticket, cost, deadline), now);
     advance(key, cx, now, Wish::Nothing);
     Some(ticket)
 }

@@ -29,8 +29,6 @@ pub(super) struct StoreView {
     rule: Arc<Rule>,
     /// One for each limit of the rule.
     limits: PerLimit<LimitView>,
-    /// What was lent of the next window.
-    ahead: LentOf,
     clock: StoreClock,
     /// The round trip of the latest answer in microseconds, of which it takes at least one; 0: there was no answer.
     trip: Rough,
@@ -51,6 +49,8 @@ pub(super) struct StoreView {
     accounted: u64,
     nodes: u32,
     confirmed: Option<bool>,
+    /// Some tokens that it has lent of a bucket had yet to trickle in; they were lent in advance because this node is alone with the key.
+    runs_ahead: bool,
 }
 
 /// What the store has answered about.
@@ -71,7 +71,6 @@ impl StoreView {
         Self {
             rule: rule.clone(),
             limits: unknown(rule),
-            ahead: LentOf::default(),
             clock,
             trip: Rough::ZERO,
             answered_at: Instant::default(),
@@ -83,6 +82,7 @@ impl StoreView {
             accounted: 0,
             nodes,
             confirmed: None,
+            runs_ahead: false,
         }
     }
 
@@ -220,9 +220,19 @@ impl StoreView {
         self.rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra)
     }
 
-    /// Whether tokens of the present window were lent before it began.
-    pub(super) fn is_lent_ahead(&self) -> bool {
-        self.limits.first().is_some_and(|known| known.counter.at.stored() == self.ahead.window)
+    /// Whether that is the present window of the first limit.
+    pub(super) fn is_in(&self, window: Option<StoredTime>) -> bool {
+        self.limits.first().is_some_and(|known| known.counter.at.stored() == window)
+    }
+
+    /// Whether some of the held tokens have yet to trickle in.
+    pub(super) fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
+    /// Records whether the store has lent more than had trickled in.
+    pub(super) fn note_ahead(&mut self, runs_ahead: bool) {
+        self.runs_ahead = runs_ahead;
     }
 
     /// Whether the call was sent under the limits that apply now. Otherwise the counters in its answer are of other
@@ -254,7 +264,6 @@ impl StoreView {
         if self.answered().is_some() {
             self.answered = Answered::OtherLimits;
         }
-        self.ahead = LentOf::default();
         self.rule = rule.clone();
     }
 
@@ -263,12 +272,6 @@ impl StoreView {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             *known = LimitView::of(limit, known.counter);
         }
-        self.forget_ahead();
-    }
-
-    /// The store no longer knows what it has lent of the next window, and will lend that again.
-    pub(super) fn forget_ahead(&mut self) {
-        self.ahead = LentOf::default();
     }
 
     /// The same, but only of windows that have not begun according to these counters, even if they have by this
@@ -280,11 +283,10 @@ impl StoreView {
                 known.lent = 0;
             }
         }
-        self.forget_ahead();
     }
 
-    /// Brings what is known to that time. If a window has begun, returns what was lent ahead of it.
-    pub(super) fn roll(&mut self, latest: Timestamp) -> Option<u64> {
+    /// Brings what is known to that time. If a window has begun, returns what was lent `ahead` of it.
+    pub(super) fn roll(&mut self, latest: Timestamp, ahead: impl Fn(Timestamp) -> u64) -> Option<u64> {
         let mut begun = None;
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             let counter = &mut known.counter;
@@ -296,7 +298,7 @@ impl StoreView {
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
                 let lent = LentOf { window: window.stored(), tokens: known.lent };
                 known.change_before(|before| *before = lent);
-                let ahead = self.ahead.of(known.counter.at);
+                let ahead = ahead(known.counter.at);
                 known.lent = if on(Mutant::UsageCarriedOver) { known.lent + ahead } else { ahead };
                 begun = Some(ahead);
             }
@@ -426,11 +428,6 @@ impl StoreView {
         }
     }
 
-    /// Records tokens that are lent of the next window.
-    pub(super) fn note_lent_ahead(&mut self, window: Option<StoredTime>, tokens: u64) {
-        self.ahead = LentOf { window, tokens };
-    }
-
     /// Records that tokens of these windows are returned. From now on they count as being in the store, so that
     /// nobody is denied for want of them; and they are known to be unspent, whichever of these windows the next
     /// answer shows to be open.
@@ -444,7 +441,6 @@ impl StoreView {
             }
             known.change_before(|before| before.take(*window, tokens));
         }
-        self.ahead.take(windows[0], tokens);
     }
 
     /// Records that tokens of that window lapse: they count as left while the window is known to be open.

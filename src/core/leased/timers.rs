@@ -46,7 +46,7 @@ const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
 /// Whether the store has yet to hear that an acquire was abandoned, and the key is kept until it has.
 pub(super) fn has_to_void(key: &LeasedKey, now: Instant) -> bool {
-    key.calls.has_doubtful() && key.demand.last_check().is_some_and(|last| now < last + DOUBTFUL)
+    key.rare.calls.has_doubtful() && key.demand.last_check().is_some_and(|last| now < last + DOUBTFUL)
 }
 
 /// When the account of what is held must be renewed, or what is held returned.
@@ -78,26 +78,26 @@ fn until_look(key: &LeasedKey) -> Micros {
 /// When the key must be looked at again in its present state. The shard asks after each input that may have changed
 /// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
-    let mut at = key.pacing.ahead_at().map_or(Due::NEVER, Due::at);
+    let mut at = key.rare.paces.ahead_at().map_or(Due::NEVER, Due::at);
     at = sounds_at(key).filter(|sounds_at| *sounds_at > now).map_or(at, |sounds_at| at.or(sounds_at));
-    if let Some(waiter) = key.line.first() {
+    if let Some(waiter) = key.rare.line.first() {
         at = at.or(waiter.deadline);
         at = key.holdings.lease().starts(now).map_or(at, |starts| at.or(starts));
         at = key.matures(now).map_or(at, |matures| at.or(matures.max(now + Micros(1))));
     }
-    at = key.calls.asking().map_or(at, |asking| at.or(asking.deadline()));
-    at = key.calls.next_deadline().map_or(at, |deadline| at.or(deadline));
-    at = key.holdings.unclaimed_until().map_or(at, |until| at.or(until));
-    if let Some(retry_at) = key.outage.phase().retry_at()
+    at = key.rare.calls.asking().map_or(at, |asking| at.or(asking.deadline()));
+    at = key.rare.calls.next_deadline().map_or(at, |deadline| at.or(deadline));
+    at = key.rare.leaving.unclaimed_until().map_or(at, |until| at.or(until));
+    if let Some(retry_at) = key.rare.outage.phase().retry_at()
         && key.is_due(now)
     {
         at = at.or(retry_at.max(now + PATIENCE));
     }
-    if key.calls.has_doubtful() {
-        at = at.or(key.outage.phase().retry_at().unwrap_or(now).max(now + PATIENCE));
+    if key.rare.calls.has_doubtful() {
+        at = at.or(key.rare.outage.phase().retry_at().unwrap_or(now).max(now + PATIENCE));
     }
     // An acquire under way speaks for all of the account, and what else there is to do about that waits for its answer.
-    let is_renewing = key.calls.is_acquiring() && key.view.is_of_buckets();
+    let is_renewing = key.rare.calls.is_acquiring() && key.view.is_of_buckets();
     if key.has_unreported() && !is_renewing && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
         if key.has_much() {
@@ -105,15 +105,15 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         }
     }
     if let Some(silent) = key.silent_from()
-        && !key.calls.is_acquiring()
-        && !key.outage.phase().is_outage()
+        && !key.rare.calls.is_acquiring()
+        && !key.rare.outage.phase().is_outage()
     {
         let calls = key.view.clock().before(silent - SILENCE).max(now + PATIENCE);
-        at = at.min(Due::at(calls).max(key.pacing.crowded_until()));
+        at = at.min(Due::at(calls).max(key.rare.paces.crowded_until()));
     }
     if key.holdings.lease().held() > 0 {
         let until = key.holdings.lease().until();
-        let renews = if is_renewing { until } else { closes(key).max(key.pacing.crowded_until().min(until)) };
+        let renews = if is_renewing { until } else { closes(key).max(key.rare.paces.crowded_until().min(until)) };
         at = at.min(renews.max(Due::at(now + PATIENCE)));
         if may_give_back(key, now) {
             at = at.or(now + until_look(key));
@@ -125,7 +125,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         at = at.min(keep_until(key, now).max(Due::at(now + retry)));
         if key.is_entitled(now) {
             // What is set aside for a node that no longer uses the key others lack.
-            let is_away = key.outage.phase().is_outage();
+            let is_away = key.rare.outage.phase().is_outage();
             let pause = Micros(refill_interval(key.view.rule()).0 / LOOKS);
             at = at.or(now + if is_away { pause.max(Micros::from_secs(1)) } else { pause });
         }
@@ -140,7 +140,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
 /// that goes unanswered, the node could admit nothing in that window.
 pub(super) fn sounds_at(key: &LeasedKey) -> Option<Instant> {
     let (rule, trip, tuner) = (key.view.rule(), key.view.trip(), key.demand.tuner());
-    let at = key.pacing.ahead_at()? - (trip + trip + SOUNDING);
+    let at = key.rare.paces.ahead_at()? - (trip + trip + SOUNDING);
     let period = rule.limits[0].period;
     let is_old = |answered| answered + Micros(period.0 / UNHEARD_PART) <= at;
     let is_worth_it = || tuner.used_in(period) >= tuner.few().saturating_mul(SOUNDED_FEW);
