@@ -213,6 +213,46 @@ impl PartialOrd for Due {
     }
 }
 
+/// A [`Due`] in six bytes, for what a key remembers. The clock begins with the process, and what is due more than eight years after that is
+/// due never.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
+pub(super) struct KeptDue {
+    low: u32,
+    high: u16,
+}
+
+impl KeptDue {
+    /// Due at any time.
+    pub(super) const AT_ONCE: Self = Self { low: 0, high: 0 };
+
+    /// Nothing is to be done.
+    pub(super) const NEVER: Self = Self { low: u32::MAX, high: u16::MAX };
+
+    /// Keeps it.
+    pub(super) fn of(due: Due) -> Self {
+        match due.time() {
+            Some(Instant(at)) if at < Self::END => Self { low: at as u32, high: (at >> 32) as u16 },
+            _ => Self::NEVER,
+        }
+    }
+
+    /// What is kept.
+    pub(super) fn due(self) -> Due {
+        let at = u64::from(self.high) << 32 | u64::from(self.low);
+        if at == Self::END { Due::NEVER } else { Due::at(Instant(at)) }
+    }
+
+    /// The number that stands for never.
+    const END: u64 = (1 << 48) - 1;
+}
+
+impl fmt::Debug for KeptDue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.due().fmt(f)
+    }
+}
+
 impl Timestamp {
     /// The same time, for a place that may also hold no time; `None` for 0.
     #[must_use]
@@ -345,6 +385,17 @@ mod tests {
         assert!(numbers.map(StoredTime::read).is_sorted() && StoredTime::read(0).is_none());
         assert_eq!(StoredTime::read(u64::MAX).map(StoredTime::time), Some(Timestamp((1 << 56) - 1)));
         assert_eq!(size_of::<Option<Option<StoredTime>>>(), size_of::<Timestamp>());
+    }
+
+    #[test]
+    fn what_is_due_is_kept_for_eight_years() {
+        let years = |years: u64| Due::at(Instant(years * 365 * 86_400 * 1_000_000));
+        for due in [Due::AT_ONCE, Due::at(Instant(1)), Due::at(Instant(0x1_2345_6789)), years(1), years(8), Due::NEVER]
+        {
+            assert_eq!(KeptDue::of(due).due(), due);
+        }
+        assert!(KeptDue::of(years(9)).due().is_never());
+        assert_eq!((KeptDue::AT_ONCE.due(), KeptDue::NEVER.due(), size_of::<KeptDue>()), (Due::AT_ONCE, Due::NEVER, 6));
     }
 
     #[test]

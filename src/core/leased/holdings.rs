@@ -12,9 +12,9 @@ pub(super) struct Holdings {
     lease: Lease,
     /// Tokens of the latest grants. The low-water mark is a part of them.
     last_grant: Rough,
-    /// Tokens of a bucket that were spent here and not refunded. A refund keeps at most so many here, because what
-    /// another node spent was never lent to this one.
-    spent_here: u64,
+    /// Tokens of a bucket that were spent here and not refunded, as far as they fit. A refund keeps at most so many here, because what
+    /// another node spent was never lent to this one; where this is less than was spent here, more goes to the store.
+    spent_here: u32,
 }
 
 impl Holdings {
@@ -110,21 +110,26 @@ impl Holdings {
 
     /// Tokens of a bucket that were spent here and not refunded.
     pub(super) fn spent_here(&self) -> u64 {
-        self.spent_here
+        self.spent_here.into()
     }
 
     /// Records that tokens of a bucket were spent.
     pub(super) fn note_spent(&mut self, tokens: u64) {
-        self.spent_here = self.spent_here.saturating_add(tokens);
+        self.spent_here = self.spent_here.saturating_add(fitting(tokens));
     }
 
     /// Records that spent tokens were taken back.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
-        self.spent_here = self.spent_here.saturating_sub(tokens);
+        self.spent_here = self.spent_here.saturating_sub(fitting(tokens));
     }
 
     /// The store counts nothing any more of what was spent so far, so no refund of it is kept here.
     pub(super) fn forget_spent(&mut self) {
         self.spent_here = 0;
     }
+}
+
+/// So many tokens, or as many as fit.
+fn fitting(tokens: u64) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }

@@ -27,7 +27,7 @@ use crate::core::request::KeyInfo;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
 use crate::core::table::Keyed;
-use crate::core::time::{Due, Instant, Micros};
+use crate::core::time::{Due, Instant, KeptDue, Micros};
 use crate::core::window;
 
 /// Tokens that are held and can be spent within this time are worth waiting for. With more, checks would wait where a call to the store
@@ -82,7 +82,7 @@ pub(in crate::core) struct LeasedKey {
     /// The parts that few keys have at a time: who waits, what is under way, an outage, peers.
     pub(super) rare: Rare,
     /// The time for which the shard's timer is set for this key.
-    wake: Due,
+    wake: KeptDue,
 }
 
 impl Keyed for LeasedKey {
@@ -110,7 +110,7 @@ impl LeasedKey {
             demand: Demand::default(),
             pacing: Pacing::NEW,
             rare: Rare::default(),
-            wake: Due::NEVER,
+            wake: KeptDue::NEVER,
         }
     }
 
@@ -619,18 +619,18 @@ impl LeasedKey {
 
     /// Whether the timer for `at` is the one that this key waits for. If so, it no longer waits for one.
     pub(in crate::core) fn take_timer(&mut self, at: Instant) -> bool {
-        let is_it = self.wake == Due::at(at);
-        self.wake = if is_it { Due::NEVER } else { self.wake };
+        let is_it = self.wake.due() == Due::at(at);
+        self.wake = if is_it { KeptDue::NEVER } else { self.wake };
         is_it
     }
 
     /// Makes sure that the key is looked at by `due`. Returns the time for which the shard's timer must be set, if it
     /// must.
     pub(in crate::core) fn wake_by(&mut self, due: Due) -> Option<Instant> {
-        if due >= self.wake {
+        if due >= self.wake.due() {
             return None;
         }
-        self.wake = due;
+        self.wake = KeptDue::of(due);
         due.time()
     }
 
@@ -683,6 +683,6 @@ mod tests {
     /// A daemon knows millions of keys. What few of them have at a time is in memory of its own: see `rare.rs`.
     #[test]
     fn a_key_at_rest_is_small() {
-        assert!(size_of::<LeasedKey>() <= 304, "{} bytes", size_of::<LeasedKey>());
+        assert!(size_of::<LeasedKey>() <= 288, "{} bytes", size_of::<LeasedKey>());
     }
 }

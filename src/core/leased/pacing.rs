@@ -7,7 +7,7 @@
 
 use crate::core::call::Window;
 use crate::core::decision::Decision;
-use crate::core::time::{Due, Instant, Micros, StoredTime, Timestamp};
+use crate::core::time::{Due, Instant, KeptDue, Micros, StoredTime, Timestamp};
 
 /// Answers in a row without tokens, before the pause between two calls grows. After fewer, others may still be handing tokens back.
 const ANSWERS_BEFORE_LONGER: u8 = 3;
@@ -19,7 +19,7 @@ const MOST_DOUBLINGS: u8 = 8;
 #[derive(Debug)]
 pub(super) struct Pacing {
     /// The time before which a denied check causes no call in the background. Each answer sets it.
-    probe_at: Due,
+    probe_at: KeptDue,
 }
 
 /// What the store is not asked for yet, and why. A key that has always been lent what it asked for, and has no window of which a part is
@@ -81,26 +81,26 @@ impl KnownPaces {
 
 impl Pacing {
     /// Nothing has been asked.
-    pub(super) const NEW: Self = Self { probe_at: Due::AT_ONCE };
+    pub(super) const NEW: Self = Self { probe_at: KeptDue::AT_ONCE };
 
     /// Whether a denied check may cause a call in the background.
     pub(super) fn may_probe(&self, now: Instant) -> bool {
-        self.probe_at.has_come(now)
+        self.probe_at.due().has_come(now)
     }
 
     /// Whether a denied check may cause a call before that time.
     pub(super) fn probes_before(&self, at: Instant) -> bool {
-        self.probe_at < Due::at(at)
+        self.probe_at.due() < Due::at(at)
     }
 
     /// Denied checks cause no call in the background before that time.
     pub(super) fn probe_at(&mut self, at: Instant) {
-        self.probe_at = Due::at(at);
+        self.probe_at = KeptDue::of(Due::at(at));
     }
 
     /// A denied check may cause one at once.
     pub(super) fn probe_at_once(&mut self) {
-        self.probe_at = Due::AT_ONCE;
+        self.probe_at = KeptDue::AT_ONCE;
     }
 }
 
