@@ -23,7 +23,20 @@ const LISTS: u64 = 64;
 const FEW: usize = 16;
 
 /// The time at which the key with that index is to be looked at.
-type Timer = (Instant, u32);
+///
+/// Packed, because nearly each of millions of keys has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(Rust, packed(4))]
+struct Timer {
+    at: Instant,
+    index: u32,
+}
+
+impl Timer {
+    fn slice(self) -> u64 {
+        self.at.0 / SLICE
+    }
+}
 
 /// The timers.
 #[derive(Debug)]
@@ -51,9 +64,10 @@ impl Calendar {
         }
     }
 
-    /// Adds a timer.
-    pub(super) fn push(&mut self, timer: Timer) {
-        let slice = timer.0.0 / SLICE;
+    /// Adds a timer: the key with that index is to be looked at then.
+    pub(super) fn push(&mut self, (at, index): (Instant, u32)) {
+        let timer = Timer { at, index };
+        let slice = timer.slice();
         if self.present.is_empty() || slice.saturating_add(1) < self.next && self.present.len() + self.listed <= FEW {
             self.begin_at(slice);
         }
@@ -69,16 +83,16 @@ impl Calendar {
 
     /// The time of the earliest.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.present.peek().map(|Reverse((at, _))| *at)
+        self.present.peek().map(|Reverse(timer)| timer.at)
     }
 
     /// Takes the earliest.
-    pub(super) fn pop(&mut self) -> Option<Timer> {
+    pub(super) fn pop(&mut self) -> Option<(Instant, u32)> {
         let Reverse(timer) = self.present.pop()?;
         while self.present.is_empty() && self.listed + self.later.len() > 0 {
             self.advance();
         }
-        Some(timer)
+        Some((timer.at, timer.index))
     }
 
     /// Makes `slice` the present one.
@@ -88,7 +102,7 @@ impl Calendar {
         let known: Vec<_> = self.present.drain().chain(listed).collect();
         self.listed = 0;
         for timer in known {
-            let heap = if timer.0.0.0 / SLICE < self.next { &mut self.present } else { &mut self.later };
+            let heap = if timer.0.slice() < self.next { &mut self.present } else { &mut self.later };
             heap.push(timer);
         }
     }
@@ -96,14 +110,14 @@ impl Calendar {
     /// Makes the slice `next` the present one, or the first slice with a timer if the lists are empty.
     fn advance(&mut self) {
         if self.listed == 0
-            && let Some(Reverse((at, _))) = self.later.peek()
+            && let Some(Reverse(first)) = self.later.peek()
         {
-            self.next = at.0 / SLICE;
+            self.next = first.slice();
         }
         let end = self.next.saturating_add(LISTS);
-        while let Some(&Reverse(timer)) = self.later.peek().filter(|later| later.0.0.0 / SLICE < end) {
+        while let Some(&Reverse(timer)) = self.later.peek().filter(|later| later.0.slice() < end) {
             self.later.pop();
-            self.list(timer.0.0 / SLICE).push(timer);
+            self.list(timer.slice()).push(timer);
             self.listed += 1;
         }
         let due = std::mem::take(self.list(self.next));
