@@ -4,7 +4,7 @@
 
 use redis::Value;
 
-use super::poll::{wait_for, wait_until};
+use super::poll::{wait_and_repeat, wait_for, wait_until};
 use super::server::{ACL_RULES, Place, Server, free_port};
 
 /// Slots of a cluster.
@@ -66,17 +66,21 @@ impl RedisCluster {
                 let last = if index == 2 { SLOTS - 1 } else { end - 1 };
                 ask(format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
-            for other in &self.servers[..index] {
-                let bus_port = other.setting("cluster-port");
-                ask(format!("CLUSTER MEET {} {bus_port}", other.address().replace(':', " ")));
-            }
         }
-        wait_until("every node knows every node", 20, || {
-            self.servers.iter().all(|server| {
-                let nodes = server.text("CLUSTER NODES");
-                nodes.lines().filter(|line| !line.contains("handshake") && !line.contains("fail")).count() == 6
-            })
-        });
+        self.introduce();
+        // A node gives up a greeting that is not answered within its timeout, and nobody repeats it.
+        wait_and_repeat(
+            "every node knows every node",
+            20,
+            4,
+            || self.introduce(),
+            || {
+                self.servers.iter().all(|server| {
+                    let nodes = server.text("CLUSTER NODES");
+                    nodes.lines().filter(|line| !line.contains("handshake") && !line.contains("fail")).count() == 6
+                })
+            },
+        );
         for index in 3..6 {
             let line = format!("CLUSTER REPLICATE {}", self.ids[index - 3]);
             wait_until("a replica takes its master", 10, || self.servers[index].ask(&line).is_ok());
@@ -93,6 +97,17 @@ impl RedisCluster {
             };
             self.servers.iter().all(|server| whole(server) && complete(server)) && self.servers[..3].iter().all(in_step)
         });
+    }
+
+    /// Has each server greet those before it.
+    fn introduce(&self) {
+        for (index, server) in self.servers.iter().enumerate() {
+            for other in &self.servers[..index] {
+                let bus_port = other.setting("cluster-port");
+                let line = format!("CLUSTER MEET {} {bus_port}", other.address().replace(':', " "));
+                server.ask(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
     }
 
     /// `redis-cluster://…` with all servers, as a user with our rights only.

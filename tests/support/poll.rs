@@ -21,3 +21,24 @@ pub fn wait_for<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Opti
 pub fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
     wait_for(what, seconds, || condition().then_some(()));
 }
+
+/// The same, where `again` is done whenever that has not helped for `every` seconds.
+pub fn wait_and_repeat(
+    what: &str,
+    seconds: u64,
+    every: u64,
+    mut again: impl FnMut(),
+    mut condition: impl FnMut() -> bool,
+) {
+    let mut last = Instant::now();
+    wait_until(what, seconds, || {
+        if condition() {
+            return true;
+        }
+        if last.elapsed() >= Duration::from_secs(every) {
+            again();
+            last = Instant::now();
+        }
+        false
+    });
+}
