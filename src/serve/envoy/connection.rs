@@ -309,11 +309,10 @@ mod tests {
         drop(theirs);
         // One that has time is served whenever it begins.
         let (ours, theirs) = tokio::io::duplex(4 << 10);
-        tokio::spawn(async move {
-            tokio::time::sleep(2 * LIFE).await;
-            let (_sender, connection) = h2::client::handshake(theirs).await.expect("HTTP/2");
-            connection.await
-        });
-        assert!(greet(ours, None, |_| false).await.is_some_and(|begun| begun.is_ok()));
+        let mut greeting = pin!(greet(ours, None, |_| false));
+        assert!(tokio::time::timeout(2 * LIFE, &mut greeting).await.is_err(), "it is waited for");
+        let client = tokio::spawn(h2::client::handshake(theirs));
+        assert!(greeting.await.is_some_and(|begun| begun.is_ok()));
+        assert!(client.await.is_ok_and(|begun| begun.is_ok()));
     }
 }
