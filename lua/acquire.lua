@@ -145,14 +145,26 @@ else
   local has_called_ahead = part_called == limit_at + limit_period
   local has_called = has_called_ahead or part_called == limit_at
   local aside, aside_ahead, freed = 0, 0, 0
+--<opened
+  -- The window is the one that is open, or the one that opens now if anything is wanted.
+  local is_open_already = limit_at ~= 0
+  local window = is_open_already and limit_at or now + limit_period
+  local has_called = is_open_already and part_called == window
+  local aside, freed = 0, 0
 --<sliding
   local has_called = part_called == limit_at
   local aside, freed = 0, 0
 --<entitled
   if frees then
     -- Another process under this name may have spent its entitlement in this window.
+--<opened
+    -- In one that opens now it has spent nothing.
+    local stays = is_open_already and (part_called == window + 1 or is_stranger and part_held > 0)
+    if has_called then stays = false end
+--<fixed
     local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
 --<sliding
+    local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
     -- But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
     -- aside once more it would count twice, in this window and in the next.
     if has_called then stays = false end
@@ -194,6 +206,8 @@ else
     local is_ahead = ahead_of ~= 0 and limit_at == ahead_of
     if not stays and (is_ahead and not has_called_ahead or not is_ahead and not has_called) then freed = held end
     has_called_ahead = not stays and (has_called_ahead or is_ahead)
+--<opened
+    if not stays and not has_called then freed = held end
 --<sliding
     if not stays and not has_called then freed = held end
 --<entitled
@@ -201,6 +215,8 @@ else
 --<fixed
     if not stays then called = called + held end
     if has_called_ahead then called_ahead = called_ahead + held end
+--<opened
+    if not stays then called = called + held end
 --<sliding
     -- The process before may have spent as much as was set aside then. What has been added since nobody may spend yet.
     called = called + (stays and held - part_held or held)
@@ -208,6 +224,8 @@ else
     part_of, part_held, part_given, part_demand = generation, held, given, demand
 --<fixed
     part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
+--<opened
+    part_called = stays and window + 1 or window
 --<sliding
     part_called = stays and limit_at + 1 or limit_at
 --<entitled
@@ -322,6 +340,8 @@ else
       end
 --<fixed
       left = frees and left - aside or 0
+--<opened
+      left = frees and left - aside or 0
 --<sliding
       -- While the window passes, the one before weighs less and silent nodes may have admitted more, both by the part of it that
       -- has passed. So the sum is highest now or at the end, where it is what is set aside.
@@ -386,6 +406,17 @@ else
       --=spend at_once, now
     end
   end
+
+--<opened
+  -- Here a window opens with the first request also where that is lent nothing, because all there is is set aside for others: an answer
+  -- that names no window would say that nothing is used, and the node would ask again at once.
+  if frees and limit_at == 0 and need + want > 0 then limit_at = now + limit_period end
+  -- Where no window has opened, nobody has called in one.
+  if part_is_new then
+    if limit_at == 0 then called, part_called = 0, 0 end
+    called_in = limit_at
+  end
+-->
 
   writes, all, renews, counts_nodes = true, true, true, true
   if id ~= 0 then

@@ -1,4 +1,4 @@
--- Entitlements: what the store sets aside of a fixed or sliding window for each node, to admit when the node has lost the store.
+-- Entitlements: what the store sets aside of a window for each node, to admit when the node has lost the store.
 -- Put after lib.lua. Only scripts for one limit of which tokens are set aside have it, so it costs the others nothing.
 --
 -- Of a window the store lends what is left beside the entitlements of all nodes that have not called in it. The first call
@@ -8,6 +8,9 @@
 -- Of a sliding window a silent node may admit by the part of the window that has passed, as the one before weighs less by that.
 -- When a window is the one before, what was set aside of it for those that had not called in it counts as used.
 --
+-- A window from the first request opens when the store lends the first of it. What is set aside of it is not counted before: a silent
+-- node does not know when that was, and admits no more than its entitlement in any time as long as a window.
+--
 -- Fields   a        generation, entitled in this generation, in the one before, demand of this one, of the one before,
 --                   the window (its `at`), entitled of those who have called in it, and ahead in the next one
 --          a:NODE   generation, tokens that the node may believe in, tokens that it was given last, its demand, and the
@@ -15,6 +18,8 @@
 --                   same, because another process under its name may have spent it)
 --          d, d:NODE  the same of a sliding window, except that windows go by their start, which is their `at`, and that the last
 --                   number of the former is what was set aside of the window before for those that had not called in it
+--          h, h:NODE  the same of a window from the first request, except that while none is open the window is 0, and that the last
+--                   number of the former is always 0
 -- An entitlement that no call renews lapses two generations after its own has begun. All other numbers are tokens of one
 -- window.
 
@@ -26,6 +31,8 @@ local PART, PART_BYTES = '<I4I7I7I7I7', 32
 local generation, entitled_now, entitled_before, demand_now, demand_before = 0, 0, 0, 0, 0
 --<fixed
 local called_in, called, called_ahead = 0, 0, 0
+--<opened
+local called_in, called = 0, 0
 --<sliding
 local called_in, called, aside_before = 0, 0, 0
 --<entitled
@@ -39,6 +46,8 @@ if aside_text then
     generation, entitled_now, entitled_before, demand_now, demand_before = a, b, c, d, e
 --<fixed
     called_in, called, called_ahead = f, g, h
+--<opened
+    called_in, called = f, g
 --<sliding
     called_in, called, aside_before = f, g, h
 --<entitled
@@ -86,4 +95,6 @@ if called_in ~= limit_at then
   called = called_in + limit_period == limit_at and called_ahead or 0
   called_ahead, called_in = 0, limit_at
 end
+--<opened
+if called_in ~= limit_at then called, called_in = 0, limit_at end
 -->

@@ -9,17 +9,17 @@
 -- of a reply 900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another kind of
 -- limit needs, and what is done once compares instead of calling max or min.
 --
--- For the same reason src/store/script.rs makes five scripts of each of these files, by the rules of `written` there. Four are
--- for policies of one limit, which most are: in those a limit's fields are local variables. The fifth is for several
--- limits, whose fields are in tables. Of acquire there is a sixth, which lends of several keys in one call: to begin a script,
+-- For the same reason src/store/form.rs makes six scripts of each of these files, by the rules of `written` there. Five are
+-- for policies of one limit, which most are: in those a limit's fields are local variables. The sixth is for several
+-- limits, whose fields are in tables. Of acquire there is a seventh, which lends of several keys in one call: to begin a script,
 -- to ask for the time, to read the limit and to answer in numbers takes a third of an acquire, and it does that once. A line
 -- that is one of these heads says which scripts have the lines below it, up to the next head or arrow:
 --   --<several   that for several limits
 --   --<one       those for one limit
 --   --<plain     of those the two where nothing is set aside for nodes that may lose the store: --<single for one key, and
 --                --<many for several. What the latter does for each key is a function, which begins after the limit is read
---   --<aside     the other three: --<entitled for a window (entitled.lua), and of those --<fixed and --<sliding for either kind;
---                --<bucket for a bucket (silent.lua)
+--   --<aside     the other four: --<entitled for a window (entitled.lua), and of those --<fixed, --<opened (from the first request)
+--                and --<sliding for each kind; --<bucket for a bucket (silent.lua)
 --   --<alone     those for one limit and one key
 -- Below any other head stands a block, up to its arrow, which is put wherever a line --= names it.
 --
@@ -244,6 +244,8 @@ names[#names + 1] = has_gcra and 'o' or nil
 values = redis.pcall('HMGET', hash, unpack(names))
 --<fixed
 local aside_field = 'a'
+--<opened
+local aside_field = 'h'
 --<sliding
 local aside_field = 'd'
 --<bucket

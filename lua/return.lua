@@ -61,6 +61,8 @@ elseif epoch_now and knows then
 --<fixed
         local is_ahead = part_called == limit.at + limit.period
         if kept > 0 and (is_ahead or part_called == limit.at) then
+--<opened
+        if kept > 0 and part_called == limit.at then
 --<sliding
         if kept > 0 and part_called == limit.at then
 --<entitled
@@ -68,6 +70,8 @@ elseif epoch_now and knows then
           local aside = entitled_now + entitled_before - called_then
           if aside < 0 then aside = 0 end
 --<fixed
+          local fits = aside == 0 or limit.used + aside <= limit.count
+--<opened
           local fits = aside == 0 or limit.used + aside <= limit.count
 --<sliding
           local weighs, rest = limit.prev + (aside_before - aside), limit.at + limit.period - now

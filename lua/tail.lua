@@ -47,6 +47,8 @@ if writes then
     sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called,
 --<fixed
       called_ahead)
+--<opened
+      0)
 --<sliding
       aside_before)
 --<entitled
@@ -264,6 +266,8 @@ if was_reset then marks = marks + 8 end
 local set_aside = entitled_now + entitled_before - called
 --<fixed
 if part_called ~= limit_at and part_called ~= limit_at + 1 and part_called ~= limit_at + limit_period then
+--<opened
+if limit_at == 0 or part_called ~= limit_at and part_called ~= limit_at + 1 then
 --<sliding
 if part_called ~= limit_at and part_called ~= limit_at + 1 then
 --<entitled
@@ -278,6 +282,8 @@ if weighs < 0 then weighs = 0 elseif weighs > EXACT then weighs = EXACT end
 set_aside = set_aside > 0 and limit_used + set_aside or limit_used
 if set_aside > EXACT then set_aside = EXACT end
 --<fixed
+return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+--<opened
 return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
 --<sliding
 return { granted, marks, epoch_now or 0, now, set_aside, weighs, limit_at, part_given }

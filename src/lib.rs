@@ -70,7 +70,7 @@
 //! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::overrides`], [`core::route`], [`core::decision`], `core/rule` | the words |
 //! | [`core::counter`] over [`core::gcra`] and [`core::window`] | arithmetic of each algorithm; `lua/lib.lua` is its twin |
 //! | [`core::answer`] | the numbers of a decision |
-//! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
+//! | [`core::lease`], [`core::batch`], [`core::share`], [`core::span_budget`] | what a node holds; how much it asks for; what it may do alone |
 //! | [`core::owners`], [`core::ask`] | which peer a node asks for tokens before the store, or in its place; what is asked and answered |
 //! | [`core::entitled`] | what the store sets aside for nodes that lose it; `lua/entitled.lua` and `lua/silent.lua` have the same |
 //! | [`core::lifetime`] | how long the store keeps a key |

@@ -160,6 +160,82 @@ fn of_a_sliding_window_a_wait_ends_when_so_much_has_come() {
     }
 }
 
+/// A node that is entitled to seven of each window from the first request, and has been without the store for longer than such a window
+/// lasts.
+fn between_windows() -> Bench {
+    let mut bench = Bench::with_loss("100/1s fixed from-first", OnStoreLoss::Entitled);
+    bench.check(1);
+    let first = bench.acquire();
+    bench.entitled = 7;
+    let (now, ends) = (bench.store_time(), bench.store_time() + SECOND);
+    bench.answer_as_of(&first, 1, now, ends);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    bench.advance(HALF);
+    bench.check(1);
+    let call = bench.acquire();
+    let since = bench.now;
+    bench.fail(&call, StoreError::Away { since });
+    assert_eq!(bench.replies(), [Verdict::Deny], "a window may be open in which the call was executed");
+    bench
+}
+
+/// All calls fail, and so much time passes.
+fn away(bench: &mut Bench, micros: u64) {
+    for call in bench.calls() {
+        let since = bench.now;
+        bench.fail(&call, StoreError::Away { since });
+    }
+    bench.advance(Micros(micros));
+}
+
+/// The node does not know when the store's windows open, so that each second may be one.
+#[test]
+fn of_windows_from_the_first_request_no_time_as_long_as_one_has_more() {
+    let mut bench = between_windows();
+    let wait = bench.last.expect("a decision").retry_after.expect("a wait");
+    assert!(
+        (HALF..SECOND + HALF).contains(&wait),
+        "until no window can be open that the call may have opened: {wait:?}"
+    );
+    bench.advance(wait);
+    let mut admitted = Vec::new();
+    for step in 0..100_u64 {
+        let asked = [1, 0, 3, 1, 9, 0, 2, 1][step as usize % 8];
+        let some = passed(&mut bench, asked);
+        admitted.push(some);
+        away(&mut bench, 90_000);
+    }
+    // Eleven steps take 0.99 seconds.
+    assert!(admitted.windows(12).all(|span| span.iter().sum::<usize>() <= 7), "{admitted:?}");
+    let all: usize = admitted.iter().sum();
+    assert!((55..=63).contains(&all), "nine seconds have 63, of which sixteen of seventeen can be had: {all}");
+}
+
+#[test]
+fn who_comes_back_pays_what_may_be_in_the_window_that_is_open() {
+    // So long ago the store's window began, if one is open, and what is owed of what was admitted 0.8 s and 0.3 s ago.
+    for (begun, owed) in [(Some(900_000), 5), (Some(500_000), 2), (None, 0)] {
+        let mut bench = between_windows();
+        for _ in 0..8 {
+            away(&mut bench, 200_000);
+            bench.check(9);
+        }
+        assert_eq!(passed(&mut bench, 3), 3);
+        away(&mut bench, 500_000);
+        assert_eq!(passed(&mut bench, 2), 2);
+        away(&mut bench, 300_000);
+        assert_eq!(bench.check(9), Some(Verdict::Deny), "and the store is asked whether it is back");
+        let probe = bench.acquire();
+        assert!(claim(&probe).is_probe(), "{probe:?}");
+        let now = bench.store_time();
+        let at = begun.map_or(Timestamp(0), |ago| now + SECOND - Micros(ago));
+        bench.answer_as_of(&probe, 0, now, at);
+        assert_eq!(bench.check(1), None, "the store decides again");
+        let paid = bench.acquire();
+        assert_eq!((claim(&paid).believes, bench.order(&paid).need), (Some(7), owed + 1), "{begun:?}");
+    }
+}
+
 #[test]
 fn nothing_is_admitted_of_a_key_that_the_store_has_set_nothing_aside_of() {
     let mut bench = lost(0);

@@ -428,7 +428,7 @@ fn what_a_void_acquire_had_freed_is_set_aside_again() {
 /// the limit, and who comes back would not be lent what it has to pay.
 #[test]
 fn what_a_void_acquire_had_freed_is_not_set_aside_again_where_others_were_lent_it() {
-    for limit in ["100/10s fixed", SLIDING] {
+    for limit in ["100/10s fixed", FROM_FIRST, SLIDING] {
         let (mut bench, _) = entitled_to(limit, NODES);
         let Op::Acquire(ask) = claim(7, 19, Frees::AtAnyTime) else { unreachable!() };
         // Of these seven somebody waited for five, or they were to pay.
@@ -448,6 +448,37 @@ fn what_a_void_acquire_had_freed_is_not_set_aside_again_where_others_were_lent_i
 }
 
 const SLIDING: &str = "100/10s sliding";
+const FROM_FIRST: &str = "100/10s fixed from-first";
+
+/// A window opens with the call that is lent the first of it, and who has called in one is as silent as the others in the next.
+#[test]
+fn nobody_is_lent_what_is_set_aside_of_a_window_from_the_first_request() {
+    let (mut bench, known) = entitled_to(FROM_FIRST, NODES);
+    assert_eq!(known, [19; 5]);
+    for node in ["a", "b"] {
+        let begun = bench.now;
+        let grant = bench.claim(node, claim(100, 19, Frees::AtAnyTime));
+        let Counter { used, at, .. } = grant.counters[0];
+        assert_eq!((grant.granted, used, at), (24, 100, begun + Micros(10_000_000)), "its own, and what is nobody's");
+        bench.pass(Micros(7_000_000));
+        assert_eq!(bench.claim("c", claim(100, 19, Frees::AtAnyTime)).granted, 19);
+        assert_eq!(bench.claim("c", claim(100, 19, Frees::AtAnyTime)).granted, 0, "what it frees is free once");
+        bench.pass(Micros(3_000_000));
+    }
+}
+
+/// All there is is set aside for others. If the answer named no window it would say that nothing is used, and the node would ask
+/// again at once.
+#[test]
+fn a_window_opens_with_the_first_request_also_where_that_is_lent_nothing() {
+    let (mut bench, _) = entitled_to(FROM_FIRST, NODES);
+    let looks = bench.claim("f", claim(0, 0, Frees::AtAnyTime)).counters[0];
+    assert_eq!(looks.at, Timestamp(0), "who wants nothing opens none");
+    let Op::Acquire(ask) = claim(6, 0, Frees::AtAnyTime) else { unreachable!() };
+    let told = bench.claim("f", Op::Acquire(Acquire { least: 6, ..ask }));
+    assert_eq!((told.granted, told.counters[0].at), (0, bench.now + Micros(10_000_000)));
+    assert_eq!(bench.claim("a", claim(100, 19, Frees::AtAnyTime)).granted, 19 + 5 - told.entitled);
+}
 
 #[test]
 fn nobody_is_lent_what_is_set_aside_of_a_sliding_window_for_nodes_that_have_not_called() {

@@ -136,15 +136,18 @@ impl Bug {
 }
 
 /// Bugs of what the store sets aside for nodes that may lose it.
-const ENTITLED: [Mutant; 4] = [
+const ENTITLED: [Mutant; 6] = [
     Mutant::LapsedEntitlementSpent,
     Mutant::ShareAfterAcquire,
     Mutant::UnansweredAcquireForgotten,
     Mutant::SlidingPartAtOnce,
+    Mutant::SpansForgotten,
+    Mutant::SpanDebtForgotten,
 ];
-const ENTITLED_SCRIPTS: [&str; 11] = [
+const ENTITLED_SCRIPTS: [&str; 12] = [
     "set-aside-for-nobody",
     "silent-before-forgotten",
+    "called-in-another-window",
     "lowered-entitlement-freed",
     "probe-frees-entitlement",
     "late-call-frees-entitlement",
@@ -188,7 +191,7 @@ const LENDING: [Mutant; 25] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 54] = [
+static SCRIPTS: [ScriptBug; 55] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -201,6 +204,11 @@ static SCRIPTS: [ScriptBug; 54] = [
             "local weighs = limit.prev + (aside_before - aside)\n      if",
             "local weighs = limit.prev - aside\n      if",
         )],
+    },
+    ScriptBug {
+        name: "called-in-another-window",
+        about: "Who has called in a window from the first request counts as having called in the next one, too: bound.",
+        edits: &[("if called_in ~= limit_at then called, called_in = 0, limit_at end", "called_in = limit_at")],
     },
     ScriptBug {
         name: "lowered-entitlement-freed",

@@ -39,6 +39,7 @@ mod segments;
 pub mod several;
 pub mod shard;
 pub mod share;
+pub mod span_budget;
 pub mod stats;
 pub mod store_clock;
 pub mod table;

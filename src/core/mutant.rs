@@ -155,6 +155,10 @@ mutants! {
         "A node spends what is set aside for it in a window for which it has asked the store for tokens: entitled, bound.";
     SlidingPartAtOnce, "sliding-part-at-once":
         "What is set aside for a node of a sliding window it spends at once, while the window before weighs whole: entitled, bound.";
+    SpansForgotten, "spans-forgotten":
+        "What is set aside for a node of windows from the first request it spends in each aligned window: entitled.";
+    SpanDebtForgotten, "span-debt-forgotten":
+        "What a node has admitted without the store of a window from the first request it does not pay: bound.";
     StrangerTakesAll, "stranger-takes-all":
         "A node that has just come and has met nobody takes the share of a fleet of one: static shares.";
     SmallFleetAssumed, "small-fleet-assumed":

@@ -303,8 +303,8 @@ fn compile_plan(
         problem(Some(index), text.into());
     }
     if on_store_loss == OnStoreLoss::Entitled && !limits.is_empty() && !can_be_entitled(&limits) {
-        let text = "on_store_loss = \"entitled\" is for one bucket, or one `fixed` or `sliding` limit with a window of at most 1m, of at most 67108864 tokens: \
-                    write on_store_loss = \"share\"";
+        let text = "on_store_loss = \"entitled\" is for one bucket, or one `fixed`, `fixed from-first` or `sliding` limit with a window of at most 1m, of at \
+                    most 67108864 tokens: write on_store_loss = \"share\"";
         problem(Some(0), text.into());
     }
     Plan::Limited(Arc::new(Rule { policy: policy.clone(), limits: limits.into(), on_store_loss }))

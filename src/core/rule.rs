@@ -53,8 +53,8 @@ const MOST_ENTITLED: u64 = 1 << 26;
 
 impl Rule {
     /// Whether the store sets aside, for each node, what that may admit without the store: see
-    /// `docs/decisions/0013-entitlements.md`. That is so for one bucket alone, and for one fixed or sliding limit with windows of a minute
-    /// at most.
+    /// `docs/decisions/0013-entitlements.md`. That is so for one bucket alone, and for one limit with windows of a minute at most, fixed,
+    /// from the first request or sliding.
     #[must_use]
     pub fn is_entitled(&self) -> bool {
         self.on_store_loss == OnStoreLoss::Entitled && can_be_entitled(&self.limits)
@@ -69,7 +69,19 @@ impl Rule {
     /// Whether the store does so for a fixed or sliding window.
     #[must_use]
     pub fn is_entitled_window(&self) -> bool {
-        self.is_entitled() && self.limits[0].algorithm != Algorithm::Gcra
+        self.is_entitled() && matches!(self.limits[0].algorithm, Algorithm::Fixed | Algorithm::Sliding)
+    }
+
+    /// Whether the store does so for a window that opens with the first request.
+    #[must_use]
+    pub fn is_entitled_from_first(&self) -> bool {
+        self.is_entitled() && self.limits[0].algorithm == Algorithm::FixedFromFirst
+    }
+
+    /// Whether what a node admits without the store can be paid by the store alone, because the tokens stay set aside until then.
+    #[must_use]
+    pub fn owes_store_alone(&self) -> bool {
+        self.is_entitled_window() || self.is_entitled_from_first()
     }
 
     /// Whether the store does so for a sliding window.
@@ -132,7 +144,7 @@ impl Rule {
 #[must_use]
 pub(super) fn can_be_entitled(limits: &[Limit]) -> bool {
     let fits = |limit: &Limit| match limit.algorithm {
-        Algorithm::Fixed | Algorithm::Sliding => limit.period <= LONGEST_ENTITLED,
+        Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => limit.period <= LONGEST_ENTITLED,
         algorithm => algorithm == Algorithm::Gcra,
     };
     matches!(limits, [limit] if fits(limit) && limit.count.max(limit.burst) <= MOST_ENTITLED)

@@ -22,10 +22,12 @@ pub(super) enum Form {
     Bucket,
     /// Tokens of a sliding window: the fields `d` and `d:NODE`.
     Sliding,
+    /// Tokens of a window that opens with the first request: the fields `h` and `h:NODE`.
+    Opened,
 }
 
 /// How many forms there are.
-pub(super) const FORMS: usize = 3;
+pub(super) const FORMS: usize = 4;
 
 impl Form {
     /// The form of a policy with these limits.
@@ -33,12 +35,13 @@ impl Form {
         match limits.first().map(|limit| limit.algorithm) {
             Some(Algorithm::Gcra) => Self::Bucket,
             Some(Algorithm::Sliding) => Self::Sliding,
+            Some(Algorithm::FixedFromFirst) => Self::Opened,
             _ => Self::Window,
         }
     }
 }
 
-/// The field `a`, `b` or `d`: what is set aside for all nodes.
+/// The field `a`, `b`, `d` or `h`: what is set aside for all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) generation: u64,
@@ -50,7 +53,7 @@ pub(super) struct Sums {
     /// `window` is the `Counter::at` of the latest window with a call, and `called` how much of `entitled` belongs to
     /// nodes that have called. Of a fixed window, `called` has the calls in it and those ahead in the next one. Of a
     /// sliding window, it has the calls in it, and then what was set aside in the window before for nodes that did not
-    /// call in that one. Of a bucket, `window` is a period of accounts, and `called` has the calls in it and in the one
+    /// call in that one. Of a window from the first request, it has the calls in it. Of a bucket, `window` is a period of accounts, and `called` has the calls in it and in the one
     /// before.
     pub(super) window: u64,
     pub(super) called: [u64; 2],
@@ -63,7 +66,7 @@ pub(super) struct Sums {
     pub(super) fitted: u64,
 }
 
-/// The field `a:NODE`, `b:NODE` or `d:NODE`: one node's entitlement.
+/// The field `a:NODE`, `b:NODE`, `d:NODE` or `h:NODE`: one node's entitlement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) generation: u64,
@@ -180,6 +183,23 @@ impl Aside {
         self.window = at.0;
     }
 
+    /// Whether the call may open a window: an acquire that claims, where windows open with the first request.
+    pub(super) fn opens(&self) -> bool {
+        self.form == Form::Opened && self.of_others.is_some()
+    }
+
+    /// An acquire that claims was executed, and the window from the first request that is open since ends at `at`; it
+    /// is 0 if none has opened, and then nobody has called in one.
+    pub(super) fn has_opened(&mut self, at: Timestamp) {
+        if !self.opens() {
+            return;
+        }
+        if at.0 == 0 {
+            (self.sums.called, self.part.called) = ([0; 2], 0);
+        }
+        (self.window, self.sums.window) = (at.0, at.0);
+    }
+
     /// Whether a node that last called in `called` has called ahead, in the window after this one. Sliding windows are
     /// not lent ahead.
     fn is_ahead(&self, called: u64) -> bool {
@@ -193,16 +213,19 @@ impl Aside {
             return;
         }
         let (has_called_ahead, is_ahead) = (self.is_ahead(self.part.called), is_ahead && self.form == Form::Window);
-        let is_sliding = self.form == Form::Sliding;
+        let (is_sliding, from_first) = (self.form == Form::Sliding, self.form == Form::Opened);
         let Self { sums, part, window, period, .. } = self;
+        // Of windows from the first request it is the one that is open, or the one that opens now if anything is wanted.
+        let is_open = *window != 0 || !from_first;
+        let window = &if is_open { *window } else { now.0 + *period };
         let (believes, demand) = (claim.tokens().min(limit.count), claim.demand.min(limit.count));
-        let has_called = has_called_ahead || part.called == *window;
-        // Another process under this name may have spent its entitlement in this window.
-        let mut stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
-        if is_sliding && has_called {
+        let has_called = is_open && (has_called_ahead || part.called == *window);
+        // Another process under this name may have spent its entitlement in this window, unless it opens only now.
+        let mut stays = is_open && (part.called == *window + 1 || claim.believes.is_none() && part.held > 0);
+        if (is_sliding || from_first) && has_called {
             // But an earlier call under this name freed it in this window: that call paid for what was spent of it, and
-            // from then on nobody spends it. If it were set aside once more, it would count twice, in this window and
-            // in the next.
+            // from then on nobody spends it. If it were set aside once more, it would count twice, of a sliding window
+            // in the next, too.
             stays = false;
         }
         let place = usize::from(part.generation != sums.generation);
@@ -313,7 +336,7 @@ impl Aside {
         let used = counter.used.saturating_add(others).min(MAX_COUNT);
         let prev = match self.form {
             Form::Sliding => counter.prev.saturating_add(self.sums.called[1]).saturating_sub(others).min(MAX_COUNT),
-            Form::Window | Form::Bucket => counter.prev,
+            Form::Window | Form::Opened | Form::Bucket => counter.prev,
         };
         Counter { used, prev, ..*counter }
     }
@@ -321,7 +344,8 @@ impl Aside {
     /// What is set aside of this window for nodes other than the caller.
     pub(super) fn shown(&self) -> u64 {
         let Self { sums, part, window, .. } = self;
-        let is_in = [*window, *window + 1].contains(&part.called) || self.is_ahead(part.called);
+        let is_open = *window != 0 || self.form != Form::Opened;
+        let is_in = is_open && ([*window, *window + 1].contains(&part.called) || self.is_ahead(part.called));
         let own = if is_in { 0 } else { part.held };
         (sums.entitled[0] + sums.entitled[1]).saturating_sub(sums.called[0]).saturating_sub(own)
     }

@@ -35,9 +35,10 @@ pub struct Excerpt {
     pub lent: [u64; 3],
     /// The field `n:NODE`, in whichever of its forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
-    /// The field `a`, or `b` where the limit is a bucket, or `d` where it is a sliding one; zeros if it is missing.
+    /// The field `a`, or `b` where the limit is a bucket, `d` where it is a sliding one, or `h` where its windows open with the first
+    /// request; zeros if it is missing.
     pub aside: [u64; SUMS],
-    /// The field `a:NODE`, `b:NODE` or `d:NODE`.
+    /// The field `a:NODE`, `b:NODE`, `d:NODE` or `h:NODE`.
     pub part: Option<[u64; PART]>,
 }
 
@@ -50,7 +51,7 @@ pub struct Occupied {
     pub nodes: BTreeMap<Box<str>, [u64; 3]>,
 }
 
-/// Bytes of each number of the fields `a` and `d`, `b`, and `a:NODE`, `b:NODE` or `d:NODE`.
+/// Bytes of each number of the fields `a`, `d` and `h`, of `b`, and of `a:NODE` and its like.
 const WINDOW_SUMS: [usize; SUMS - 3] = [4, 7, 7, 7, 7, 7, 7, 7];
 const BUCKET_SUMS: [usize; SUMS] = [4, 6, 6, 6, 6, 4, 6, 6, 7, 7, 3];
 const PART_WIDTHS: [usize; PART] = [4, 7, 7, 7, 7];
@@ -88,6 +89,7 @@ impl Excerpt {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
         let aside = match limit.algorithm {
             Algorithm::Gcra => Silent::new(sums, part, limit, now, now.0 / UNIT.0, (Timestamp::default(), 0)).shown(),
+            Algorithm::FixedFromFirst => Aside::new(sums, part, limit, now, shown.at).shown(),
             _ => {
                 let end = window_end(limit, now);
                 let at = if limit.algorithm == Algorithm::Sliding { end - limit.period } else { end };
@@ -161,6 +163,7 @@ impl Excerpt {
             Form::Window => (b"a", &WINDOW_SUMS),
             Form::Bucket => (b"b", &BUCKET_SUMS),
             Form::Sliding => (b"d", &WINDOW_SUMS),
+            Form::Opened => (b"h", &WINDOW_SUMS),
         };
         binary(name, &mut aside, widths)?;
         let part = binary(&[name, b":", &node[2..]].concat(), &mut part, &PART_WIDTHS)?.then_some(part);

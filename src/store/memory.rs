@@ -225,6 +225,9 @@ impl MemoryStore {
         view.claim(ask);
         let ask = &view.renew(ask, closed);
         let granted = if restored { 0 } else { view.lend(ask) };
+        if let Some(aside) = &mut view.aside {
+            aside.has_opened(view.counters[0].at);
+        }
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
             let aside = granted - view.at_once(ask, granted);

@@ -15,6 +15,7 @@ mod cells;
 mod census;
 pub mod embedded;
 pub mod excerpt;
+mod form;
 mod inflight;
 mod lent_permits;
 pub mod limiter;

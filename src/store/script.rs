@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use super::form::{Form, written};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, Voided};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -39,26 +40,12 @@ struct Source {
     name_entitled: &'static str,
     /// The same for one sliding limit.
     name_sliding: &'static str,
+    /// The same for one limit whose windows open with the first request.
+    name_opened: &'static str,
     /// The same for one bucket.
     name_bucket: &'static str,
     /// Its files, one behind the other.
     text: &'static str,
-}
-
-/// What a text is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// One limit.
-    One,
-    /// One fixed limit, of which tokens are set aside for nodes that may lose the store.
-    Entitled,
-    /// The same for one sliding limit.
-    Sliding,
-    /// The same for one bucket.
-    Bucket,
-    /// One limit of which nothing is set aside, and several keys in one call.
-    Many,
-    Several,
 }
 
 /// A script of these files. In its first line stand the formats of what ARGV has, and how many bytes they are: time, id
@@ -70,6 +57,7 @@ macro_rules! source {
             name_of_one: concat!($name, " of one"),
             name_entitled: concat!($name, " entitled"),
             name_sliding: concat!($name, " entitled sliding"),
+            name_opened: concat!($name, " entitled from-first"),
             name_bucket: concat!($name, " entitled bucket"),
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
@@ -94,6 +82,7 @@ static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/o
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
 static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
 static SLIDING: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Sliding));
+static OPENED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Opened));
 static BUCKET: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Bucket));
 static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
 static OF_MANY: LazyLock<Script> = LazyLock::new(|| one_of(&SOURCES[0], Form::Many));
@@ -113,6 +102,7 @@ impl Source {
             Form::One => self.name_of_one,
             Form::Entitled => self.name_entitled,
             Form::Sliding => self.name_sliding,
+            Form::Opened => self.name_opened,
             Form::Bucket => self.name_bucket,
             Form::Many => "acquire of many",
             Form::Several => self.name,
@@ -120,100 +110,17 @@ impl Source {
     }
 }
 
-/// The text in one form.
-///
-/// Lines between `--<one`, `--<several` and the like and `-->` are of that form alone (`lua/lib.lua` lists these heads). The files
-/// handle limits as tables in a loop; in a form for one limit its fields become local variables, which the interpreter reaches
-/// five times as quickly, and the loop goes. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
-/// `--=NAME VALUES` behind it: a function would be made anew in every call, with a cell for each variable that it uses.
-fn written(source: &str, form: Form) -> String {
-    let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
-    for line in source.lines() {
-        match line.trim_start() {
-            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket, Form::Many]),
-            "--<alone" => part = Part::Of(&[Form::One, Form::Entitled, Form::Sliding, Form::Bucket]),
-            "--<plain" => part = Part::Of(&[Form::One, Form::Many]),
-            "--<single" => part = Part::Of(&[Form::One]),
-            "--<many" => part = Part::Of(&[Form::Many]),
-            "--<aside" => part = Part::Of(&[Form::Entitled, Form::Sliding, Form::Bucket]),
-            "--<entitled" => part = Part::Of(&[Form::Entitled, Form::Sliding]),
-            "--<fixed" => part = Part::Of(&[Form::Entitled]),
-            "--<sliding" => part = Part::Of(&[Form::Sliding]),
-            "--<bucket" => part = Part::Of(&[Form::Bucket]),
-            "--<several" => part = Part::Of(&[Form::Several]),
-            "-->" => part = Part::All,
-            head if head.starts_with("--<") => {
-                let (name, parameters) = head[3..].split_once(' ').unwrap_or((&head[3..], ""));
-                blocks.push(Block { name, parameters, lines: Vec::new() });
-                part = Part::Block;
-            }
-            _ if part == Part::Block => blocks.last_mut().expect("a block was begun").lines.push(line),
-            _ if part.is_of(form) => write_line(line, &blocks, &mut text),
-            _ => {}
-        }
-    }
-    if form == Form::Several {
-        return text;
-    }
-    let words = [("for i = 1, #limits do local limit = limits[i]", "do"), ("limit.", "limit_"), ("first.", "limit_")];
-    words.iter().fold(text, |text, (of_each, of_one)| text.replace(of_each, of_one))
-}
-
-/// Where the lines belong that are being read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    All,
-    Of(&'static [Form]),
-    Block,
-}
-
-impl Part {
-    fn is_of(self, form: Form) -> bool {
-        match self {
-            Self::All => true,
-            Self::Of(forms) => forms.contains(&form),
-            Self::Block => false,
-        }
-    }
-}
-
-type Blocks<'a> = Vec<Block<'a>>;
-
-struct Block<'a> {
-    name: &'a str,
-    parameters: &'a str,
-    lines: Vec<&'a str>,
-}
-
-/// Writes a line, or the block that it names; comments are for those who read the files.
-fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
-    let line = line.trim_start();
-    let Some(used) = line.strip_prefix("--=") else {
-        if !line.is_empty() && !line.starts_with("--") {
-            text.extend([line, "\n"]);
-        }
-        return;
-    };
-    let (name, values) = used.split_once(' ').unwrap_or((used, ""));
-    // A block that does not exist makes the text invalid Lua, so that every test which runs it fails.
-    let Some(block) = blocks.iter().find(|block| block.name == name) else {
-        return text.extend(["no block ", name, "\n"]);
-    };
-    text.extend(["do local ", block.parameters, " = ", values, "\n"]);
-    block.lines.iter().for_each(|line| write_line(line, blocks, text));
-    text.push_str("end\n");
-}
-
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 27] {
+pub fn all() -> [&'static Script; 32] {
     std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
         10..15 => &ENTITLED[place - 10],
         15..20 => &BUCKET[place - 15],
         20..25 => &SLIDING[place - 20],
-        25 => &OF_MANY,
+        25..30 => &OPENED[place - 25],
+        30 => &OF_MANY,
         _ => &OCCUPY,
     })
 }
@@ -237,7 +144,7 @@ pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
     for source in &SOURCES {
         let text = edit(source.text);
         texts.extend(
-            [Form::One, Form::Entitled, Form::Sliding, Form::Bucket, Form::Several]
+            [Form::One, Form::Entitled, Form::Sliding, Form::Opened, Form::Bucket, Form::Several]
                 .map(|form| (source.name_in(form), written(&text, form))),
         );
         if source.name == SOURCES[0].name {
@@ -293,6 +200,7 @@ impl Script {
         let scripts = match (call.rule.limits.len(), call.rule.limits[0].algorithm) {
             (_, Algorithm::Gcra) if call.sets_aside() => &BUCKET,
             (_, Algorithm::Sliding) if call.sets_aside() => &SLIDING,
+            (_, Algorithm::FixedFromFirst) if call.sets_aside() => &OPENED,
             _ if call.sets_aside() => &ENTITLED,
             (1, _) => &OF_ONE,
             _ => &OF_SEVERAL,
@@ -626,18 +534,6 @@ mod tests {
         assert!(short[0] != short[1] && short[1] != short[2] && short[0] == name_in_keys(names[0]));
         // It must be the same in every build, or a node would count as two.
         assert_eq!(short[0], "AZrk1-syyj4");
-    }
-
-    #[test]
-    fn a_limit_alone_is_no_table_and_no_loop() {
-        let source = "--<debit tokens\nlimit.used = limit.used - tokens\n-->\n--<one\nlocal limit_used = 0\n--<several\nlocal \
-                      limits = {}\n-->\nfor i = 1, #limits do local limit = limits[i]\n  -- Said.\n  --=debit a + 1\nend\nreturn first.used";
-        let one = "local limit_used = 0\ndo\ndo local tokens = a + 1\nlimit_used = limit_used - tokens\nend\nend\nreturn \
-                   limit_used\n";
-        assert_eq!(written(source, Form::One), one);
-        let several = "local limits = {}\nfor i = 1, #limits do local limit = limits[i]\ndo local tokens = a + 1\nlimit.used = \
-                       limit.used - tokens\nend\nend\nreturn first.used\n";
-        assert_eq!(written(source, Form::Several), several);
     }
 
     #[test]

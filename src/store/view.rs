@@ -244,6 +244,8 @@ impl View<'_> {
     /// Takes what an acquire says of its node's entitlement.
     pub(super) fn claim(&mut self, ask: &Acquire) {
         if let Some(aside) = &mut self.aside {
+            // What the store had lost of a window from the first request has opened that again.
+            aside.of_window(self.counters[0].at);
             let is_ahead = ask.window == Window::Next { begins: self.counters[0].at };
             aside.claim(&self.limits[0], self.now, ask.claim.unwrap_or_default(), is_ahead);
         }
@@ -298,6 +300,14 @@ impl View<'_> {
             }
         }
         self.spend(self.at_once(ask, tokens), self.now);
+        if self.aside.is_some_and(|aside| aside.opens()) && ask.need + ask.want > 0 {
+            // The window opens with the first request also where all there is is set aside for others. If the answer
+            // named no window, it would say that nothing is used, and the node would ask again at once.
+            let (limit, counter) = (&self.limits[0], &mut self.counters[0]);
+            if counter.is_unopened() {
+                counter.at = self.now + limit.period;
+            }
+        }
         tokens
     }
 

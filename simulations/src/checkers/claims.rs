@@ -54,7 +54,7 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "claims.rs",
     invariants: &["no-free-budget"],
     proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it says of a bucket is no less than the store has shown and it has spent since; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
-    judges: "All algorithms, several limits; what is owed of a share: the longest of the windows.",
+    judges: "All algorithms, several limits; what is owed of a share: the longest of the windows, but for those from the first request of which tokens are set aside, which entitled.rs judges.",
     exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE, &UNSEEN, &TWO_VOID],
     mutant: Some("known-not-sent"),
 };
@@ -370,13 +370,17 @@ impl Claims {
     }
 
     /// A node forgets what it was lent of a window when it is lent tokens of another one; where slots move between
-    /// clocks, any answer may name another window.
+    /// clocks, any answer may name another window, and so may that of a master whose replica has opened one meanwhile with
+    /// the first request that it saw.
     fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
-        if !matches!(call.op, Op::Acquire(_)) && !self.leaps {
-            return;
-        }
+        let is_acquire = matches!(call.op, Op::Acquire(_)) || self.leaps;
         let account = self.account(life, key);
         for ((index, at), lent) in &mut account.lent {
+            let is_first =
+                |limit: &Limit| limit.algorithm == Algorithm::FixedFromFirst && grant.counters[*index].at.0 != 0;
+            if !is_acquire && !call.rule.limits.get(*index).is_some_and(is_first) {
+                continue;
+            }
             if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
                 lent.sure = 0;
             }
@@ -399,6 +403,9 @@ impl Claims {
         let now = self.now(moment, life, request.key);
         // Near a boundary it may be owed in either window; a refund of it then reduces what is owed at that time.
         self.alone = Some(((life, request.key), 0));
+        if rule.is_entitled_from_first() {
+            return;
+        }
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let keeps_time = self.keeps_time;
         let account = self.account(life, request.key);

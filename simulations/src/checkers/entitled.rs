@@ -3,7 +3,8 @@
 //! At every moment, the tokens that all nodes believe to be set aside for them in a window are 95 % of the limit at
 //! most. A node admits no more on them than were set aside for it, only before they lapse, and none in a window in
 //! which the store has executed an acquire of that node that freed them. In a sliding window they become usable as the
-//! window passes. In a bucket they are a part of the rate and of the burst: a node's share is empty until other nodes
+//! window passes. Where windows open with the first request, a node admits no more in any time as long as a window. In a
+//! bucket they are a part of the rate and of the burst: a node's share is empty until other nodes
 //! have made room for it, and then fills at that part of the rate.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
@@ -13,6 +14,7 @@ use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Found;
@@ -43,8 +45,8 @@ static LOWERED: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "entitled.rs",
     invariants: &["entitled"],
-    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits and lends no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, of a sliding window by the part of it that has passed, and nothing before others have made room in a bucket.",
-    judges: "One fixed or sliding window, or one bucket, of which tokens are set aside.",
+    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits and lends no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, of a sliding window by the part of it that has passed, where windows open with the first request no more in any time as long as one, and nothing before others have made room in a bucket.",
+    judges: "One window of any kind, or one bucket, of which tokens are set aside.",
     exemptions: &[&LEAPS, &FORGOTTEN, &MIXED, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
@@ -54,6 +56,14 @@ pub(super) static SHEET: Sheet = Sheet {
 struct Execution {
     at: u64,
     seen: u64,
+}
+
+/// What a node has spent at one time, and how much of it the store has yet to be charged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    at: u64,
+    tokens: u64,
+    owed: u64,
 }
 
 /// What one node believes to be set aside for it of one key, and what it has spent of it.
@@ -76,6 +86,8 @@ struct Place {
     window: u64,
     spent: u64,
     most: u64,
+    /// Where windows open with the first request: what it has spent lately.
+    lately: VecDeque<Spent>,
     /// The epoch of the key as the node knows it, and the store's time in the answer that said so.
     epoch: (u64, u64),
 }
@@ -170,17 +182,33 @@ impl Entitled {
         grant.now.0 < heard && grant.epoch != epoch
     }
 
-    fn executed(&mut self, life: Life, key: u32, call: &Call, claim: &Claim, grant: &Grant) {
+    fn executed(&mut self, moment: Moment, life: Life, key: u32, call: &Call, claim: &Claim, grant: &Grant) {
         if grant.replayed || grant.outdated || !claim.frees.at(grant.now) {
             return;
         }
         self.executed.insert((life, call.id), Execution { at: grant.now.0, seen: self.seen });
         let place = self.places.entry(key).or_default().entry(life).or_default();
         // A node that claims nothing has nothing set aside, even if an earlier life of it had.
-        if claim.tokens() == 0 {
+        if claim.tokens() == 0 && place.lately.is_empty() {
             return;
         }
-        place.freed = window_end(&call.rule.limits[0], grant.now).0;
+        let freed = match call.rule.is_entitled_from_first() {
+            true => {
+                let (at, period) = (grant.counters[0].at.0, call.rule.limits[0].period.0);
+                let owed = place.lately.iter().filter(|spent| spent.at + period > at).map(|spent| spent.owed).sum();
+                let Op::Acquire(Acquire { need, .. }) = call.op else { return };
+                if at > 0 && need < owed && !self.is_forgotten(key, self.last_answer(key, life)) {
+                    let wrong = || format!("key {key}: {life:?} owes {owed} of the window until {at}: {call:?}");
+                    self.found.add("entitled", moment, wrong);
+                }
+                let place = self.places.entry(key).or_default().entry(life).or_default();
+                place.lately.iter_mut().for_each(|spent| spent.owed = 0);
+                place.freed.max(at)
+            }
+            false => window_end(&call.rule.limits[0], grant.now).0,
+        };
+        let place = self.places.entry(key).or_default().entry(life).or_default();
+        place.freed = freed;
         if call.rule.is_entitled_bucket() {
             (place.freed, place.filled, place.micros) = (fills_from(grant.now).0, fills_from(grant.now).0, 0);
         }
@@ -217,6 +245,16 @@ impl Entitled {
             place.micros += request.cost.saturating_mul(1_000_000);
             return;
         }
+        if rule.is_entitled_from_first() {
+            let mut left = request.cost;
+            for spent in &mut place.lately {
+                let part = left.min(spent.tokens);
+                spent.tokens -= part;
+                spent.owed = spent.owed.min(spent.tokens);
+                left -= part;
+            }
+            return;
+        }
         if place.begun <= store && store < place.window {
             place.spent = place.spent.saturating_sub(request.cost);
         }
@@ -245,6 +283,9 @@ impl Entitled {
         if self.is_forgotten(key, self.last_answer(key, life)) {
             return;
         }
+        if rule.is_entitled_from_first() {
+            return self.spent_of_span(moment, (life, key), (cost, rule.limits[0].period.0), store, what);
+        }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
         let place = self.places.entry(key).or_default().entry(life).or_default();
         if place.window != window {
@@ -265,6 +306,34 @@ impl Entitled {
             () => return,
         };
         let seen = format!("{} on what is set aside of the window until {window}, {wrong}: {place:?}", what());
+        self.found.add("entitled", moment, || seen);
+    }
+}
+
+impl Entitled {
+    /// The same where windows open with the first request, and are `period` long.
+    fn spent_of_span(
+        &mut self,
+        moment: Moment,
+        (life, key): (Life, u32),
+        (cost, period): (u64, u64),
+        store: u64,
+        what: &dyn Fn() -> String,
+    ) {
+        let place = self.places.entry(key).or_default().entry(life).or_default();
+        place.lately.push_back(Spent { at: store, tokens: cost, owed: cost });
+        while place.lately.front().is_some_and(|spent| spent.at + period < store) {
+            place.lately.pop_front();
+        }
+        let spent: u64 = place.lately.iter().map(|spent| spent.tokens).sum();
+        let wrong = match () {
+            () if store < place.freed => "of which an acquire has freed it",
+            () if place.lapses < store + period => "before whose end it may lapse",
+            () if spent > place.tokens => "of which less is set aside for it",
+            () => return,
+        };
+        let seen =
+            format!("{} on what is set aside of the window that may be open at {store}, {wrong}: {place:?}", what());
         self.found.add("entitled", moment, || seen);
     }
 }
@@ -330,7 +399,7 @@ impl Observer for Entitled {
                     self.earlier.insert(*key);
                 }
                 let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
-                self.executed((*node, *incarnation), *key, call, claim, grant);
+                self.executed(moment, (*node, *incarnation), *key, call, claim, grant);
             }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if call.sets_aside() => {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);

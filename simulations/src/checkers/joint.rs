@@ -539,13 +539,16 @@ impl Joint {
             // Admissions of a bucket count for as long as it takes to fill, and those of a sliding window also in the
             // next one.
             let (is_bucket, is_sliding) = (rule.is_entitled_bucket(), rule.is_entitled_sliding());
+            let is_from_first = rule.is_entitled_from_first();
             let limit = &rule.limits[0];
             let open = match window_end(limit, Timestamp(now)).0 {
                 _ if is_bucket => now + limit.depth().0,
+                // The window may open with the admission at the latest.
+                _ if is_from_first => now + limit.period.0,
                 end if is_sliding => end + limit.period.0,
                 end => end,
             };
-            let is_same = *end == open || (is_bucket || is_sliding) && now < *end;
+            let is_same = *end == open || (is_bucket || is_sliding || is_from_first) && now < *end;
             *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
             return vec![0];

@@ -326,12 +326,12 @@ fn lent_by(limit: &Limit, at: Timestamp, of: Option<StoredTime>) -> Option<usize
 fn stays_charged(call: &Call, grant: &Grant, ran: &Ran, before: Counter, at: Timestamp, lent: u64) -> u64 {
     let Op::Return { amount, windows, voids, .. } = &call.op else { return 0 };
     let (limit, needed) = (&call.rule.limits[0], lent.min(voids.map_or(0, |voids| voids.need)));
-    let Some(found) = ran.hash[0].as_ref().filter(|_| call.rule.is_entitled_window() && !ran.is_earlier) else {
+    let Some(found) = ran.hash[0].as_ref().filter(|_| call.rule.owes_store_alone() && !ran.is_earlier) else {
         return 0;
     };
     let Some([of, held, _, _, called]) = found.part else { return 0 };
     let (is_sliding, next) = (call.rule.is_entitled_sliding(), at.0 + limit.period.0);
-    let is_ahead = !is_sliding && called == next;
+    let is_ahead = limit.algorithm == Algorithm::Fixed && called == next;
     if !is_ahead && called != at.0 {
         return 0;
     }
@@ -345,7 +345,7 @@ fn stays_charged(call: &Call, grant: &Grant, ran: &Ran, before: Counter, at: Tim
     };
     let [in_this, beside] = match window {
         window if window == at.0 => [in_this, beside],
-        window if !is_sliding && window + limit.period.0 == at.0 => [beside, 0],
+        window if limit.algorithm == Algorithm::Fixed && window + limit.period.0 == at.0 => [beside, 0],
         _ => [0, 0],
     };
     let aside = |called: u64| in_force.saturating_sub(called.saturating_sub(held));

@@ -22,11 +22,20 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
     if number % EVERY == 5 {
         return lapsing(&mut random, seed);
     }
-    change(seed, Plan { name: format!("swarm-{seed}"), ..plan })
+    change_with(
+        seed,
+        Plan { name: format!("swarm-{seed}"), ..plan },
+        Some(Random::stream(seed, "swarm-entitled-opened")),
+    )
 }
 
-/// The same plan with tokens set aside.
+/// The same plan with tokens set aside, of windows that are aligned or slide, and of buckets.
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
+    change_with(seed, plan, None)
+}
+
+/// The same, also of windows that open with the first request, if `opened` says so.
+fn change_with(seed: u64, plan: Plan, mut opened: Option<Random>) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
     let mut sliding = Random::stream(seed, "swarm-entitled-sliding");
@@ -35,7 +44,7 @@ pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
         // A policy with several limits stays as it is.
-        let kind = kind(&mut buckets, &mut sliding, &policy.limits);
+        let kind = kind(&mut buckets, &mut sliding, opened.as_mut(), &policy.limits);
         if random.chance(850) && set(&mut policy.limits, kind) {
             policy.on_store_loss = OnStoreLoss::Entitled;
         }
@@ -59,14 +68,18 @@ fn algorithm(limits: &[String]) -> Option<Algorithm> {
     limits.first().and_then(|text| Limit::parse(text).ok()).map(|limit| limit.algorithm)
 }
 
-/// Most buckets stay buckets, and most sliding windows slide; some other limits become some. The rest are fixed windows.
-fn kind(buckets: &mut Random, sliding: &mut Random, limits: &[String]) -> Algorithm {
+/// Most buckets stay buckets, most sliding windows slide, and most windows from the first request stay so; some other limits become some.
+/// The rest are fixed windows.
+fn kind(buckets: &mut Random, sliding: &mut Random, opened: Option<&mut Random>, limits: &[String]) -> Algorithm {
     let most = |kind: Algorithm, others: u64| if algorithm(limits) == Some(kind) { 800 } else { others };
     let is_bucket = buckets.chance(most(Algorithm::Gcra, 150));
-    match sliding.chance(most(Algorithm::Sliding, 150)) {
-        _ if is_bucket => Algorithm::Gcra,
-        true => Algorithm::Sliding,
-        false => Algorithm::Fixed,
+    let is_sliding = sliding.chance(most(Algorithm::Sliding, 150));
+    let is_opened = opened.is_some_and(|opened| opened.chance(most(Algorithm::FixedFromFirst, 250)));
+    match () {
+        () if is_opened => Algorithm::FixedFromFirst,
+        () if is_bucket => Algorithm::Gcra,
+        () if is_sliding => Algorithm::Sliding,
+        () => Algorithm::Fixed,
     }
 }
 
@@ -80,7 +93,11 @@ fn set(limits: &mut Vec<String>, kind: Algorithm) -> bool {
         return Limit::parse(&limits[0]).is_ok();
     }
     let period = limit.period.0.clamp(20_000, LONGEST) / 1_000;
-    let name = if kind == Algorithm::Sliding { "sliding" } else { "fixed" };
+    let name = match kind {
+        Algorithm::Sliding => "sliding",
+        Algorithm::FixedFromFirst => "fixed from-first",
+        _ => "fixed",
+    };
     *limits = vec![format!("{}/{period}ms {name}", limit.count.min(1 << 20))];
     true
 }
@@ -114,6 +131,9 @@ fn lapsing(random: &mut Random, seed: u64) -> Plan {
     let is_sliding = Random::stream(seed, "swarm-entitled-sliding").chance(500);
     let limit = match is_bucket {
         true => format!("{count}/{period}s burst {count}"),
+        false if Random::stream(seed, "swarm-entitled-opened").chance(300) => {
+            format!("{count}/{period}s fixed from-first")
+        }
         false => format!("{count}/{period}s {}", if is_sliding { "sliding" } else { "fixed" }),
     };
     Plan {

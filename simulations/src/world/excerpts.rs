@@ -84,9 +84,9 @@ impl Place<'_> {
             return name.starts_with(b"p:");
         }
         match name {
-            [b'e' | b'z' | b'c' | b'o' | b'a' | b'b' | b'd'] => true,
+            [b'e' | b'z' | b'c' | b'o' | b'a' | b'b' | b'd' | b'h'] => true,
             // Shares that other nodes have set aside are dropped when they have lapsed, and written again by a reset.
-            [b'a' | b'b' | b'd', b':', ..] => self.call.sets_aside(),
+            [b'a' | b'b' | b'd' | b'h', b':', ..] => self.call.sets_aside(),
             // A reset writes the records of the other nodes again, with little more than when they last asked, so that they stay counted.
             [b'n', b':', ..] if matches!(self.call.op, Op::Reset) => true,
             [_, _] => limits.into_iter().any(|(index, limit)| field(index, limit) == name),

@@ -226,6 +226,13 @@ impl LeasedKey {
         let demand = used.max(order.need).clamp(1, limit.count);
         let (trip, end) = (self.view.trip().0, window_end(&limit, latest));
         let life = Micros((limit.period.0 / FREES_PART).max(2 * trip).clamp(FREES.0, FREES.1));
+        if limit.algorithm == Algorithm::FixedFromFirst {
+            // Such a window may open with the call, so that it names as many windows as it lives long.
+            let last = latest + life.min(Micros(FREES.0.max(2 * trip)));
+            let frees = if tokens == 0 { Frees::AtAnyTime } else { Frees::Until(last) };
+            self.rare.outage.change_entitlement(|entitlement| entitlement.bar(last + limit.period));
+            return Some(Claim { believes, demand, frees, owes: 0 });
+        }
         let last = if trip * QUICK_PART <= limit.period.0 { end - Micros(1) } else { latest + life };
         let barred = window_end(&limit, last);
         // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
@@ -285,6 +292,16 @@ impl LeasedKey {
             self.rare.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
             // The share is empty again, and what it had admitted is charged.
             return self.rare.outage.drop_budget();
+        }
+        if limit.algorithm == Algorithm::FixedFromFirst {
+            // The acquire was executed in the window that the answer names, unless the store answers it once more: then in that one or in one
+            // before. Where none has opened, because nothing was wanted, it freed nothing.
+            let end = if grant.replayed { grant.now + limit.period } else { grant.counters[0].at.max(grant.now) };
+            let lapses = lapses(generation(executed));
+            return self.rare.outage.change_entitlement(|entitlement| {
+                entitlement.unbar();
+                entitlement.give(grant.entitled, lapses, end);
+            });
         }
         let end = window_end(&limit, grant.now);
         let barred = window.begins().map_or(end, |begins| end.max(begins + limit.period));

@@ -300,7 +300,7 @@ fn send_ask(
     // What this node's share has admitted is a debt to the limit, which it pays from loans of peers as it does from grants of the store.
     // A bucket that never fills up would else stay above its limit by the debt for as long as the store is away. Where tokens of a
     // window are set aside, the store lends nobody those of this node before the debt is paid, so peers cannot lend them either.
-    let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.is_entitled_window();
+    let is_unpaid = !on(Mutant::DebtNotPaidByLoans) && !rule.owes_store_alone();
     let owed = if is_unpaid { key.debt(now).saturating_add(key.rare.outage.credited()) } else { 0 };
     let want = wanted.saturating_add(owed).min(most).max(least);
     let least = if owed > 0 { 1 } else { least };

@@ -82,6 +82,22 @@ impl Entitlement {
         given.map_or(0, |given| given.tokens)
     }
 
+    /// Tokens that may be spent in any time as long as a window from the first request, at a moment at which the store's clock shows something
+    /// between these two times. Such a window may be open for one period more, in which the tokens must stay set aside.
+    pub(super) fn of_span(&self, limit: &Limit, [surely, at_most]: [Timestamp; 2]) -> u64 {
+        let is_barred = |given: &Given| surely < given.barred && !on(Mutant::ShareAfterAcquire);
+        let lapses = |given: &Given| at_most + limit.period > given.lapses && !on(Mutant::LapsedEntitlementSpent);
+        let given = self.0.as_ref().filter(|given| !is_barred(given) && !lapses(given));
+        given.map_or(0, |given| given.tokens)
+    }
+
+    /// From when on that is more than nothing, later than `at`; `None`: it will not be.
+    pub(super) fn next_span(&self, limit: &Limit, at: Timestamp) -> Option<Timestamp> {
+        let given = self.0.as_ref()?;
+        let from = given.barred.max(at);
+        (self.of_span(limit, [from; 2]) > 0).then_some(from)
+    }
+
     /// When this node's share of a bucket begins to fill; `None` without any.
     pub(super) fn fills_from(&self) -> Option<Timestamp> {
         let at = self.0.as_ref().filter(|given| given.tokens > 0).map(|given| given.barred);

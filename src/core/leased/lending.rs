@@ -128,7 +128,7 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
         remember_denial(key, cx, now, loan);
     }
     let mut paid = 0;
-    if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().is_entitled_window() {
+    if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().owes_store_alone() {
         paid = pay_debt(key, cx, now, tokens);
         paid += pay_credit(key, cx, tokens - paid);
     }

@@ -19,6 +19,7 @@
 //! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |
 //! | `loans.rs` | what a peer is lent |
 //! | `aside.rs` | what is set aside for this node, and what of it peers are lent |
+//! | `opened.rs` | the same of windows that open with the first request |
 //! | `outage.rs` | its part of the store is away, or has lost what it knew |
 //! | `peers.rs` | what is reported to peers, and what their reports change |
 //! | `key.rs` | the key itself, and its decisions from memory |
@@ -58,6 +59,7 @@ mod leaving;
 mod lending;
 mod limit_view;
 mod loans;
+mod opened;
 mod outage;
 mod outcomes;
 mod pacing;

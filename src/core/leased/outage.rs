@@ -145,6 +145,7 @@ impl LeasedKey {
             OnStoreLoss::Deny => {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
+            OnStoreLoss::Entitled if self.view.rule().is_entitled_from_first() => self.decide_by_span(now, cost),
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
                 let mut budget = self.rare.outage.take_budget().unwrap_or_else(|| self.late_budget(now));
                 let decision = self.ask_share(&mut budget, now, cost, fleet);
@@ -161,6 +162,7 @@ impl LeasedKey {
             OnStoreLoss::Deny => {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
+            OnStoreLoss::Entitled if self.view.rule().is_entitled_from_first() => self.peek_by_span(now, cost),
             OnStoreLoss::Share | OnStoreLoss::Entitled => {
                 let budget = self.rare.outage.budget().cloned().map(Box::new);
                 let mut budget = budget.unwrap_or_else(|| self.late_budget(now));
@@ -191,10 +193,6 @@ impl LeasedKey {
             let left = budget.left(rule, clock, &lent).min(self.released(budget, now).unwrap_or(u64::MAX));
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
         }
-        // The store is asked again before long and may be back, so nobody needs to wait for hours.
-        let asked = self.rare.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
-        let is_restoring = self.rare.outage.phase().is_restoring();
-        let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = if rule.is_entitled_bucket() && parts[0] == 0 {
             None
         } else if rule.is_entitled_sliding() {
@@ -205,16 +203,27 @@ impl LeasedKey {
         } else {
             self.wait_offline(budget, now, cost, &parts, &lent)
         };
+        let left = match self.released(budget, now) {
+            _ if is_barred => None,
+            released => Some(budget.left(rule, clock, &lent).min(released.unwrap_or(u64::MAX))),
+        };
+        self.deny_by_share(now, cost, wait, left)
+    }
+
+    /// The denial of a check for which this node may admit too little, until after `wait`; `None`: for as long as the store is away. It
+    /// has `left` tokens, or, if that is `None`, as many as the store is known to have.
+    pub(super) fn deny_by_share(&self, now: Instant, cost: u64, wait: Option<Micros>, left: Option<u64>) -> Decision {
+        // The store is asked again before long and may be back, so nobody needs to wait for hours.
+        let asked = self.rare.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
+        let is_restoring = self.rare.outage.phase().is_restoring();
+        let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = match wait {
             Some(wait) if !is_restoring && wait <= LONG => wait,
             wait => wait.map_or(most, |wait| wait.min(most)),
         };
         let decision =
             self.answer(now, cost, Resolution::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
-        let left = match self.released(budget, now) {
-            _ if is_barred => decision.remaining,
-            released => budget.left(rule, clock, &lent).min(released.unwrap_or(u64::MAX)),
-        };
+        let left = left.unwrap_or(decision.remaining);
         Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
     }
 
@@ -437,6 +446,9 @@ impl LeasedKey {
 
     /// A share was spent in a window that is still open. If the key were forgotten, the share would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
+        if self.view.rule().is_entitled_from_first() {
+            return self.span_debt(now) > 0;
+        }
         self.rare.outage.owes(self.view.rule(), self.view.clock().latest(now))
     }
 
@@ -465,6 +477,7 @@ impl LeasedKey {
         let is_restoring = matches!(self.rare.outage.phase(), Phase::Restoring { until } if now < until);
         is_restoring
             || self.owes_credit(now)
+            || self.rare.outage.span_budget().is_some_and(|budget| budget.is_open(now))
             || self
                 .rare
                 .outage
@@ -502,6 +515,9 @@ impl LeasedKey {
         if self.view.rule().is_entitled_bucket() {
             return 0;
         }
+        if self.view.rule().is_entitled_from_first() {
+            return self.span_debt(now);
+        }
         self.rare.outage.debt(self.view.rule(), self.view.clock().latest(now))
     }
 
@@ -513,6 +529,9 @@ impl LeasedKey {
 
     /// The store was charged so much of the debt.
     pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
+        if self.view.rule().is_entitled_from_first() {
+            return self.rare.outage.pay_span(tokens);
+        }
         self.rare.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
     }
 }

@@ -193,6 +193,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     if let Some(claim) = &order.claim {
         key.note_claimed(sent, claim, order.window, grant);
     }
+    key.note_window_of(sent, now, grant);
     let is_refused = order.claim.is_some_and(|claim| !claim.frees.at(grant.now));
     if is_refused && is_counted_anew {
         // The store has lost the key, and sets nothing of it aside for this node until a call that frees something says what it believes.

@@ -18,6 +18,7 @@ use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
+use crate::core::span_budget::SpanBudget;
 use crate::core::time::{Instant, Micros, Timestamp};
 
 /// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs, since each asks again every
@@ -36,6 +37,8 @@ struct Loss {
     repair: Option<Instant>,
     /// What this node's share admitted. Kept from the first loss of the store on.
     budget: Option<Box<FallbackBudget>>,
+    /// The same of windows that open with the first request, of which tokens are set aside for this node.
+    span_budget: Option<Box<SpanBudget>>,
     /// What passed before the store had answered about the key at all.
     credit: Option<Credit>,
     /// What the store has set aside for this node.
@@ -150,6 +153,7 @@ impl Outage {
             phase: Phase::Connected,
             repair: None,
             budget: None,
+            span_budget: None,
             credit: None,
             entitlement: Entitlement::default(),
             bank: Bank::default(),
@@ -162,6 +166,7 @@ impl Outage {
         let is_over = |loss: &mut Box<Loss>| {
             loss.phase == Phase::Connected
                 && loss.budget.is_none()
+                && loss.span_budget.is_none()
                 && loss.credit.is_none()
                 && !loss.entitlement.is_known()
         };
@@ -315,6 +320,43 @@ impl Outage {
         self.loss().budget = Some(budget);
     }
 
+    /// What was admitted on what is set aside of windows from the first request, if anything was.
+    pub(super) fn span_budget(&self) -> Option<&SpanBudget> {
+        self.0.as_ref()?.span_budget.as_deref()
+    }
+
+    /// Removes it for a check that may spend of it; [`Outage::put_span_budget`] puts it back.
+    pub(super) fn take_span_budget(&mut self) -> Option<Box<SpanBudget>> {
+        self.0.as_mut()?.span_budget.take()
+    }
+
+    pub(super) fn put_span_budget(&mut self, budget: Box<SpanBudget>) {
+        self.loss().span_budget = Some(budget);
+    }
+
+    fn span_budget_mut(&mut self) -> Option<&mut SpanBudget> {
+        self.0.as_mut()?.span_budget.as_deref_mut()
+    }
+
+    /// No window of the store that began before `time` is open any more.
+    pub(super) fn note_window_begun(&mut self, time: Instant) {
+        if let Some(budget) = self.span_budget_mut() {
+            budget.note_begun(time);
+        }
+    }
+
+    /// The store was charged for so much of what was admitted so.
+    pub(super) fn pay_span(&mut self, tokens: u64) {
+        if let Some(budget) = self.span_budget_mut() {
+            budget.pay(tokens);
+        }
+    }
+
+    /// Takes back up to `cost` that was admitted so `then`. Returns how much.
+    pub(super) fn refund_span(&mut self, now: Instant, then: Instant, cost: u64) -> u64 {
+        self.span_budget_mut().map_or(0, |budget| budget.refund(now, then, cost))
+    }
+
     /// Of the windows in which something was admitted the store has no more to lend: nor has the share.
     pub(super) fn end_share(&mut self) {
         if let Some(budget) = self.budget_mut() {
@@ -325,7 +367,7 @@ impl Outage {
     /// The key was reset, so nothing that was admitted without the store matters any more.
     pub(super) fn drop_budget(&mut self) {
         if let Some(loss) = &mut self.0 {
-            loss.budget = None;
+            (loss.budget, loss.span_budget) = (None, None);
         }
         self.close();
     }

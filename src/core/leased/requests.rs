@@ -137,7 +137,11 @@ pub(in crate::core) fn rollback(
         Source::Share => {
             let clock = key.view.clock().latest(now);
             let rule = key.view.rule().clone();
-            let back = key.rare.outage.refund(&rule, [charge.at, clock], cost);
+            let back = if rule.is_entitled_from_first() {
+                key.rare.outage.refund_span(now, key.view.clock().before(charge.at), cost)
+            } else {
+                key.rare.outage.refund(&rule, [charge.at, clock], cost)
+            };
             key.note_refund(back);
             None
         }
@@ -215,7 +219,12 @@ pub(in crate::core) fn give_back_charge(
     if charge.source == Source::Share {
         // The part for which the store was charged already must be refunded there. If the budget is gone, it is
         // unknown whether the store was charged, and nothing is refunded.
-        due = if key.rare.outage.budget().is_some() {
+        due = if rule.is_entitled_from_first() {
+            // Whether the store was charged for the rest, and in which window, is not known.
+            due -= key.rare.outage.refund_span(now, key.view.clock().before(charge.at), due);
+            key.note_refund(cost - due);
+            return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
+        } else if key.rare.outage.budget().is_some() {
             due - key.rare.outage.refund(&rule, [charge.at, clock], due)
         } else {
             0
