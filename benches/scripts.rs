@@ -32,14 +32,15 @@ const NODE: &str = "host-17.example:7946";
 /// Ids are microseconds since 1970, or more.
 const FIRST_ID: u64 = 1_800_000_000_000_000;
 
-/// Limits as applications have them: a bucket and a window, without and with tokens that the store sets aside, a sliding window of
-/// which it does, bucket and window, and three.
-const LIMITS: [(&[&str], OnStoreLoss); 7] = [
+/// Limits as applications have them: a bucket and a window, without and with tokens that the store sets aside, a sliding window and one
+/// from the first request of which it does, bucket and window, and three.
+const LIMITS: [(&[&str], OnStoreLoss); 8] = [
     (&["10/60s burst 100"], OnStoreLoss::Share),
     (&["10/60s burst 100"], OnStoreLoss::Entitled),
     (&["1000/60s fixed"], OnStoreLoss::Share),
     (&["1000/60s fixed"], OnStoreLoss::Entitled),
     (&["1000/60s sliding"], OnStoreLoss::Entitled),
+    (&["1000/60s fixed from-first"], OnStoreLoss::Entitled),
     (&["10/60s burst 100", "1000/60s fixed"], OnStoreLoss::Share),
     (&["10/60s burst 100", "1000/60s fixed", "5000/1h sliding"], OnStoreLoss::Share),
 ];

@@ -157,14 +157,11 @@ else
 --<entitled
   if frees then
     -- Another process under this name may have spent its entitlement in this window.
+    local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
 --<opened
-    -- In one that opens now it has spent nothing.
-    local stays = is_open_already and (part_called == window + 1 or is_stranger and part_held > 0)
-    if has_called then stays = false end
---<fixed
-    local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
+    -- But in one that opens now it has spent nothing, nor does anybody once a call under the name has freed it.
+    if not is_open_already or has_called then stays = false end
 --<sliding
-    local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
     -- But a call under the name that freed it in this window paid what was spent of it, and nobody spends any more. If it were set
     -- aside once more it would count twice, in this window and in the next.
     if has_called then stays = false end
@@ -341,7 +338,7 @@ else
 --<fixed
       left = frees and left - aside or 0
 --<opened
-      left = frees and left - aside or 0
+      left = frees and limit.count - limit.used - aside or 0
 --<sliding
       -- While the window passes, the one before weighs less and silent nodes may have admitted more, both by the part of it that
       -- has passed. So the sum is highest now or at the end, where it is what is set aside.

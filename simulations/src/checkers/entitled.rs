@@ -446,7 +446,11 @@ mod tests {
 
     /// A node is told, by an acquire in the first window, that `tokens` of a hundred are set aside for it.
     fn set_aside(tokens: u64) -> (History, Entitled) {
-        let (mut history, mut checker) = (History::entitled("100/1s fixed"), Entitled::default());
+        set_aside_of("100/1s fixed", tokens)
+    }
+
+    fn set_aside_of(limit: &str, tokens: u64) -> (History, Entitled) {
+        let (mut history, mut checker) = (History::entitled(limit), Entitled::default());
         history.entitled = tokens;
         history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
         history.called(&mut checker, SECOND / 4, 1, 1);
@@ -520,6 +524,40 @@ mod tests {
         assert_eq!(checker.violations()[0].invariant, "entitled");
     }
 
+    const FROM_FIRST: &str = "100/1s fixed from-first";
+
+    /// The window in which the node was lent something ends after a second.
+    #[test]
+    fn more_in_a_time_as_long_as_a_window_from_the_first_request_is_seen() {
+        // Checks at so many tenths of a second.
+        let checks: [(&[(u64, u64)], usize); 4] = [
+            (&[(10, 3), (15, 4)], 0),
+            (&[(10, 3), (15, 5)], 1),
+            (&[(14, 7), (25, 7)], 0),
+            (&[(14, 7), (23, 1)], 1),
+        ];
+        for (checks, seen) in checks {
+            let (mut history, mut checker) = set_aside_of(FROM_FIRST, 7);
+            for (tenth, cost) in checks {
+                history.check(&mut checker, tenth * SECOND / 10, *cost, Source::Share, true);
+            }
+            assert_eq!(checker.violations().len(), seen, "{checks:?}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_window_from_the_first_request_that_is_not_paid_is_seen() {
+        // The window began so many tenths of a second after the start, and the acquire that comes then pays for one.
+        for (began, cost, seen) in [(12, 2, 1), (12, 1, 0), (15, 2, 0)] {
+            let (mut history, mut checker) = set_aside_of(FROM_FIRST, 7);
+            history.check(&mut checker, 14 * SECOND / 10, cost, Source::Share, true);
+            (history.believes, history.opened) = (Some(7), began * SECOND / 10);
+            history.called(&mut checker, 16 * SECOND / 10, 2, 1);
+            history.executed(&mut checker, 16 * SECOND / 10, 2);
+            assert_eq!(checker.violations().len(), seen, "{began} {cost}: {:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn an_entitlement_that_has_lapsed_is_seen() {
         for (at, seen) in [(SECOND + 1, 0), (900 * SECOND, 1)] {
@@ -539,11 +577,13 @@ mod tests {
 
     #[test]
     fn a_window_of_which_an_acquire_has_freed_it_is_seen() {
-        let (mut history, mut checker) = set_aside(7);
-        history.believes = Some(7);
-        history.executed(&mut checker, 3 * SECOND / 4, 2);
-        history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
-        assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
+        for limit in ["100/1s fixed", FROM_FIRST] {
+            let (mut history, mut checker) = set_aside_of(limit, 7);
+            history.believes = Some(7);
+            history.executed(&mut checker, 3 * SECOND / 4, 2);
+            history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), 1, "{limit}: {:?}", checker.violations());
+        }
     }
 
     #[test]

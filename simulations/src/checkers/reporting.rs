@@ -31,8 +31,8 @@ static STALE: Exemption = Exemption::new(
     "What it says of it the owner does not know.",
 );
 static CHARGED: Exemption = Exemption::new(
-    "what was needed by who waited",
-    "The store has charged that when it lent it, whoever has spent it.",
+    "what was needed by who waited, and what the store has not renewed of an account",
+    "The store has charged that when it lent it, whoever has spent it, or charges it by itself when the account of before is over.",
 );
 static BACK: Exemption =
     Exemption::new("a cost that was taken back", "It is back in the lease, or the store was asked to take it back.");
@@ -104,7 +104,11 @@ impl Reporting {
             return;
         }
         let (kept, charged) = match &call.op {
-            Op::Acquire(order) => (order.held.saturating_add(grant.granted), grant.granted.min(order.need)),
+            Op::Acquire(order) => {
+                // What of the account the store did not renew it charges by itself when that is over.
+                let kept = order.held.saturating_sub(grant.not_kept).saturating_add(grant.granted);
+                (kept, grant.not_kept + grant.granted.min(order.need))
+            }
             Op::Return { held, .. } => (*held, 0),
             Op::Reset => return self.accounts.retain(|(_, key), _| !RESET.when(*key == place.1)),
             _ => return,
