@@ -1,11 +1,14 @@
 //! What a shard makes of tokens that the store has set aside for it: when it may admit them without the store, and what its
 //! calls say. On virtual time, against a store that the test plays.
 
+use std::sync::Arc;
+
 use crate::support;
 
 use rationd::core::call::{Call, Claim, Frees, Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
-use rationd::core::policy::OnStoreLoss;
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Micros, Timestamp};
 
 use support::bench::{Bench, SECOND};
@@ -233,6 +236,29 @@ fn who_comes_back_pays_what_may_be_in_the_window_that_is_open() {
         assert_eq!(bench.check(1), None, "the store decides again");
         let paid = bench.acquire();
         assert_eq!((claim(&paid).believes, bench.order(&paid).need), (Some(7), owed + 1), "{begun:?}");
+    }
+}
+
+/// Limits change while a node is without the store. What it has admitted it owes under those of now, too.
+#[test]
+fn what_was_admitted_of_a_window_from_the_first_request_is_owed_under_other_limits() {
+    for limit in ["50/2s fixed from-first", "50/1s fixed"] {
+        let mut bench = between_windows();
+        for _ in 0..8 {
+            away(&mut bench, 200_000);
+            bench.check(9);
+        }
+        assert_eq!(passed(&mut bench, 3), 3);
+        let mut rule = Rule::of("test", &[Limit::parse(limit).expect("a limit")]);
+        rule.on_store_loss = OnStoreLoss::Entitled;
+        bench.rule = Arc::new(rule);
+        away(&mut bench, 300_000);
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "nothing is set aside of these limits, as far as it knows");
+        let probe = bench.calls().into_iter().rfind(|call| matches!(call.op, Op::Acquire(_))).expect("a probe");
+        bench.grant(&probe, 0);
+        assert_eq!(bench.check(1), None);
+        let paid = bench.acquire();
+        assert_eq!(bench.order(&paid).need, 3 + 1, "{limit}");
     }
 }
 

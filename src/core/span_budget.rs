@@ -35,6 +35,16 @@ impl SpanBudget {
         Self { slice, latest: 0, tokens: [0; PARTS + 1], owed_from: Instant(0) }
     }
 
+    /// The budget where windows are `period` long from `now` on. Of what was admitted that counts which the store has yet to be
+    /// charged, as if it was admitted now.
+    #[must_use]
+    pub fn under(&self, now: Instant, period: Micros) -> Self {
+        let mut budget = Self { owed_from: self.owed_from, ..Self::new(period) };
+        budget.enter(now);
+        budget.tokens[0] = self.debt(now);
+        budget
+    }
+
     /// How many slices have begun since the latest.
     fn passed(&self, now: Instant) -> usize {
         let slice = now.0 / self.slice.0;
@@ -97,14 +107,15 @@ impl SpanBudget {
         owed.fold(0, |sum, place| sum.saturating_add(self.tokens[place]))
     }
 
-    /// The store was charged so many tokens, the latest first.
-    pub fn pay(&mut self, tokens: u64) {
+    /// The store was charged so many tokens, the latest first. Returns how many of them are left when all is paid.
+    pub fn pay(&mut self, tokens: u64) -> u64 {
         let mut left = tokens;
         for of_slice in &mut self.tokens {
             let part = left.min(*of_slice);
             *of_slice -= part;
             left -= part;
         }
+        left
     }
 
     /// Takes back up to `cost` that was admitted `then`. Returns how much. It is taken out of the oldest slices that still count, so
@@ -170,8 +181,14 @@ mod tests {
         assert_eq!(budget.debt(last), 12);
         budget.note_begun(now);
         assert_eq!(budget.debt(last), 12, "an answer that came late says nothing new");
-        budget.pay(12);
-        assert_eq!((budget.debt(last), budget.admitted(last)), (0, 3));
+        let other = budget.under(last, Micros(2 * PERIOD.0));
+        assert_eq!(
+            (other.debt(last), other.admitted(last + PERIOD)),
+            (12, 12),
+            "of longer windows it counts for longer"
+        );
+        assert_eq!(budget.pay(12), 0);
+        assert_eq!((budget.debt(last), budget.admitted(last), other.clone().pay(14)), (0, 3, 2));
         assert_eq!(budget.debt(last + Micros(17 * slice)), 0);
     }
 
@@ -182,8 +199,8 @@ mod tests {
         assert!(budget.spend(now, 5, 2) && budget.spend(later(8), 5, 3));
         assert_eq!(budget.refund(later(8), later(8), 3), 3);
         assert_eq!((budget.admitted(later(8)), budget.admitted(later(17))), (2, 2));
+        assert_eq!(budget.clone().refund(later(9), later(8), 7), 2, "no more than there is");
         assert_eq!(budget.refund(later(25), later(8), 3), 0);
-        assert_eq!(budget.refund(later(9), later(8), 7), 2, "no more than there is");
     }
 
     proptest! {

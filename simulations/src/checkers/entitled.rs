@@ -530,12 +530,8 @@ mod tests {
     #[test]
     fn more_in_a_time_as_long_as_a_window_from_the_first_request_is_seen() {
         // Checks at so many tenths of a second.
-        let checks: [(&[(u64, u64)], usize); 4] = [
-            (&[(10, 3), (15, 4)], 0),
-            (&[(10, 3), (15, 5)], 1),
-            (&[(14, 7), (25, 7)], 0),
-            (&[(14, 7), (23, 1)], 1),
-        ];
+        let checks: [(&[(u64, u64)], usize); 4] =
+            [(&[(10, 3), (15, 4)], 0), (&[(10, 3), (15, 5)], 1), (&[(14, 7), (25, 7)], 0), (&[(14, 7), (23, 1)], 1)];
         for (checks, seen) in checks {
             let (mut history, mut checker) = set_aside_of(FROM_FIRST, 7);
             for (tenth, cost) in checks {

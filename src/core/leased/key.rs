@@ -142,6 +142,7 @@ impl LeasedKey {
         }
         let voided = self.void();
         self.rare.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
+        self.rare.outage.change_spans(now, rule);
         // The store may have set aside more than is entitled to this node of these limits.
         self.rare.outage.change_entitlement(Entitlement::renounce);
         self.rare.peers.forget();

@@ -446,10 +446,7 @@ impl LeasedKey {
 
     /// A share was spent in a window that is still open. If the key were forgotten, the share would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
-        if self.view.rule().is_entitled_from_first() {
-            return self.span_debt(now) > 0;
-        }
-        self.rare.outage.owes(self.view.rule(), self.view.clock().latest(now))
+        self.span_debt(now) > 0 || self.rare.outage.owes(self.view.rule(), self.view.clock().latest(now))
     }
 
     /// The store must still be charged for checks that passed without it.
@@ -515,10 +512,9 @@ impl LeasedKey {
         if self.view.rule().is_entitled_bucket() {
             return 0;
         }
-        if self.view.rule().is_entitled_from_first() {
-            return self.span_debt(now);
-        }
-        self.rare.outage.debt(self.view.rule(), self.view.clock().latest(now))
+        // A key whose rule has changed in an outage may owe something of either kind.
+        let debt = self.rare.outage.debt(self.view.rule(), self.view.clock().latest(now));
+        debt.saturating_add(self.span_debt(now))
     }
 
     /// Whether a bucket's share goes on beside leases of other nodes, and the store was charged for all that it has admitted.
@@ -529,9 +525,7 @@ impl LeasedKey {
 
     /// The store was charged so much of the debt.
     pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
-        if self.view.rule().is_entitled_from_first() {
-            return self.rare.outage.pay_span(tokens);
-        }
+        let tokens = self.rare.outage.pay_span(tokens);
         self.rare.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
     }
 }

@@ -345,10 +345,15 @@ impl Outage {
         }
     }
 
-    /// The store was charged for so much of what was admitted so.
-    pub(super) fn pay_span(&mut self, tokens: u64) {
+    /// The store was charged for so much of what was admitted so. Returns how many of these tokens are left when all is paid.
+    pub(super) fn pay_span(&mut self, tokens: u64) -> u64 {
+        self.span_budget_mut().map_or(tokens, |budget| budget.pay(tokens))
+    }
+
+    /// Windows are as long as these from now on.
+    pub(super) fn change_spans(&mut self, now: Instant, rule: &Rule) {
         if let Some(budget) = self.span_budget_mut() {
-            budget.pay(tokens);
+            *budget = budget.under(now, rule.limits[0].period);
         }
     }
 
