@@ -81,7 +81,7 @@
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |
 //! | [`core::shard`] | **the state machine**: `check`, `handle_*`, `poll_*` |
 //! | `core/leased`, `core/concurrent` | what one key does: of leased tokens, of a concurrent limit |
-//! | `core/context`, `core/calendar`, `core/talkers`, `core/request`, `core/calls`, `core/line` | what keys share: effects, timers, whose turn it is to tell peers, requests, calls under way, who waits |
+//! | `core/context`, `core/calendar`, `core/timer_lists`, `core/talkers`, `core/request`, `core/calls`, `core/line` | what keys share: effects, timers and their lists, whose turn it is to tell peers, requests, calls under way, who waits |
 //! | `core/per_limit`, `core/segments` | short lists that need no memory of their own for one item |
 //! | `core/rough` | measured numbers in few bytes |
 //! | [`core::several`] | requests about several keys: all or nothing |

@@ -3,28 +3,35 @@
 //! Only the earliest timer is ever asked for, and most timers are due within seconds. So only timers of the present
 //! slice of time are kept in a heap; those of later slices are in lists, each of which becomes the heap when its time
 //! has come. A heap of all timers of many keys would be read from memory all over at each step; the heap of a slice
-//! stays in the processor's cache. Timers that are due later than the last list wait in a heap of their own. Timers
-//! leave in the same order as from a single heap. Called by `context.rs`.
+//! stays in the processor's cache. There is a list for each slice of the present span of time, and one for each of the next spans,
+//! whose timers go to the lists of their slices when the span begins. Timers that are due after the last of those spans wait in a heap of
+//! their own. Timers leave in the same order as from a single heap. Called by `context.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::time::Instant;
+use super::timer_lists::{Entry, TimerLists};
 
 /// Length of a slice in microseconds: 65 ms, in which a shard of a busy node has some hundred timers.
 const SLICE: u64 = 1 << 16;
 
-/// Lists: for the next 4 s, in which all but few timers are due.
-const LISTS: u64 = 64;
+/// Slices of a span: it lasts 4 s.
+const SLICES: u64 = 64;
+
+/// Spans that have a list: for the next 4 minutes, in which all but few timers are due. The account of a bucket closes within 16 s, and
+/// a quiet key is remembered for a minute.
+const SPANS: u64 = 64;
 
 /// When a timer comes that is due slices before the present one, its slice becomes the present one if there are no more
 /// timers than this, which are then moved. Otherwise a single timer that is due in an hour would stretch the present
 /// slice to that hour, and all timers until then would be in one heap.
 const FEW: usize = 16;
 
+/// The heap of a slice keeps memory for so many times the timers of the next one. A slice may have all timers of a shard, and the next ones few.
+const ROOM: usize = 4;
+
 /// The time at which the key with that index is to be looked at.
-///
-/// Packed, because nearly each of millions of keys has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(Rust, packed(4))]
 struct Timer {
@@ -36,20 +43,37 @@ impl Timer {
     fn slice(self) -> u64 {
         self.at.0 / SLICE
     }
+
+    fn span(self) -> u64 {
+        self.slice() / SLICES
+    }
+
+    /// The timer of an entry in a list whose time begins then.
+    fn of(begin: u64, Entry { after, index }: Entry) -> Self {
+        Self { at: Instant(begin + u64::from(after)), index }
+    }
+
+    /// Its entry in such a list.
+    fn entry(self, begin: u64) -> Entry {
+        Entry { after: (self.at.0 - begin) as u32, index: self.index } // a span lasts less than 2^32 µs
+    }
 }
 
 /// The timers.
 #[derive(Debug)]
 pub(super) struct Calendar {
-    /// The timers before the slice `next`. It is empty only when there is no timer at all.
+    /// The timers of the present slice, and of slices before it. It is empty only when there is no timer at all.
     present: BinaryHeap<Reverse<Timer>>,
-    /// The first slice that is not in `present`.
-    next: u64,
-    /// The slices from `next` on, each at its number modulo [`LISTS`].
-    lists: Box<[Vec<Timer>]>,
-    /// How many timers the lists have.
-    listed: usize,
-    /// Timers of later slices. Some may belong to slices that have a list by now.
+    /// The present slice.
+    slice: u64,
+    /// Those of later slices of the present span, each in the list of its slice modulo [`SLICES`]; then those of the next spans up to
+    /// [`SPANS`], each in the list of its span modulo that. The present span's list is empty.
+    lists: TimerLists,
+    /// How many timers the lists of slices have.
+    near: usize,
+    /// How many those of spans have.
+    far: usize,
+    /// Timers of later spans. Some may belong to spans that have a list by now.
     later: BinaryHeap<Reverse<Timer>>,
 }
 
@@ -57,9 +81,10 @@ impl Calendar {
     pub(super) fn new() -> Self {
         Self {
             present: BinaryHeap::new(),
-            next: 0,
-            lists: (0..LISTS).map(|_| Vec::new()).collect(),
-            listed: 0,
+            slice: 0,
+            lists: TimerLists::new((SLICES + SPANS) as usize), // 128
+            near: 0,
+            far: 0,
             later: BinaryHeap::new(),
         }
     }
@@ -68,17 +93,10 @@ impl Calendar {
     pub(super) fn push(&mut self, (at, index): (Instant, u32)) {
         let timer = Timer { at, index };
         let slice = timer.slice();
-        if self.present.is_empty() || slice.saturating_add(1) < self.next && self.present.len() + self.listed <= FEW {
+        if self.present.is_empty() || slice < self.slice && self.present.len() + self.near <= FEW {
             self.begin_at(slice);
         }
-        if slice < self.next {
-            self.present.push(Reverse(timer));
-        } else if slice - self.next < LISTS {
-            self.list(slice).push(timer);
-            self.listed += 1;
-        } else {
-            self.later.push(Reverse(timer));
-        }
+        self.place(timer);
     }
 
     /// The time of the earliest.
@@ -89,46 +107,103 @@ impl Calendar {
     /// Takes the earliest.
     pub(super) fn pop(&mut self) -> Option<(Instant, u32)> {
         let Reverse(timer) = self.present.pop()?;
-        while self.present.is_empty() && self.listed + self.later.len() > 0 {
+        while self.present.is_empty() && self.near + self.far + self.later.len() > 0 {
             self.advance();
         }
         Some((timer.at, timer.index))
     }
 
-    /// Makes `slice` the present one.
+    /// The span of the present slice.
+    fn span(&self) -> u64 {
+        self.slice / SLICES
+    }
+
+    /// Puts a timer where it belongs.
+    fn place(&mut self, timer: Timer) {
+        let (slice, span) = (timer.slice(), timer.span());
+        if slice <= self.slice {
+            self.present.push(Reverse(timer));
+        } else if span == self.span() {
+            self.lists.push(list_of_slice(slice), timer.entry(slice * SLICE));
+            self.near += 1;
+        } else if span - self.span() < SPANS {
+            self.lists.push(list_of_span(span), timer.entry(span * SLICES * SLICE));
+            self.far += 1;
+        } else {
+            self.later.push(Reverse(timer));
+        }
+    }
+
+    /// Makes `slice` the present one: the first of all, or an earlier one.
     fn begin_at(&mut self, slice: u64) {
-        self.next = slice.saturating_add(1);
-        let listed = self.lists.iter_mut().flat_map(|list| list.drain(..)).map(Reverse);
-        let known: Vec<_> = self.present.drain().chain(listed).collect();
-        self.listed = 0;
-        for timer in known {
-            let heap = if timer.0.slice() < self.next { &mut self.present } else { &mut self.later };
-            heap.push(timer);
+        let mut moved: Vec<_> = self.present.drain().map(|Reverse(timer)| timer).collect();
+        if self.near > 0 {
+            for slice in self.slice + 1..(self.span() + 1) * SLICES {
+                moved.extend(std::iter::from_fn(|| self.take_near(slice)));
+            }
+        }
+        if self.far > 0 {
+            // The lists of these spans will be those of earlier ones.
+            for span in (slice / SLICES + SPANS).max(self.span() + 1)..self.span() + SPANS {
+                while let Some(timer) = self.take_far(span) {
+                    self.later.push(Reverse(timer));
+                }
+            }
+        }
+        self.slice = slice;
+        for timer in moved {
+            self.place(timer);
         }
     }
 
-    /// Makes the slice `next` the present one, or the first slice with a timer if the lists are empty.
+    /// Makes the slice after the present one that; or, when the present span has no more timers, the first slice of the next span
+    /// that has some.
     fn advance(&mut self) {
-        if self.listed == 0
-            && let Some(Reverse(first)) = self.later.peek()
+        if self.near > 0 {
+            self.slice += 1;
+            let due = self.lists.len(list_of_slice(self.slice));
+            self.present.shrink_to(ROOM * due.max(FEW));
+            self.present.reserve(due);
+            let (lists, begin) = (&mut self.lists, self.slice * SLICE);
+            let entries = std::iter::from_fn(|| lists.pop(list_of_slice(self.slice)));
+            self.present.extend(entries.map(|entry| Reverse(Timer::of(begin, entry))));
+            self.near -= due;
+            return;
+        }
+        let later = self.later.peek().map(|Reverse(timer)| timer.span()).filter(|_| self.far == 0);
+        let span = later.unwrap_or(self.span() + 1);
+        self.slice = span * SLICES;
+        while self.later.peek().is_some_and(|Reverse(timer)| timer.span() < span + SPANS)
+            && let Some(Reverse(timer)) = self.later.pop()
         {
-            self.next = first.slice();
+            self.place(timer);
         }
-        let end = self.next.saturating_add(LISTS);
-        while let Some(&Reverse(timer)) = self.later.peek().filter(|later| later.0.slice() < end) {
-            self.later.pop();
-            self.list(timer.slice()).push(timer);
-            self.listed += 1;
+        while let Some(timer) = self.take_far(span) {
+            self.place(timer);
         }
-        let due = std::mem::take(self.list(self.next));
-        self.listed -= due.len();
-        self.present = due.into_iter().map(Reverse).collect();
-        self.next = self.next.saturating_add(1);
     }
 
-    fn list(&mut self, slice: u64) -> &mut Vec<Timer> {
-        &mut self.lists[(slice % LISTS) as usize] // below LISTS
+    /// Takes a timer from the list of that slice.
+    fn take_near(&mut self, slice: u64) -> Option<Timer> {
+        let entry = self.lists.pop(list_of_slice(slice))?;
+        self.near -= 1;
+        Some(Timer::of(slice * SLICE, entry))
     }
+
+    /// Takes a timer from the list of that span.
+    fn take_far(&mut self, span: u64) -> Option<Timer> {
+        let entry = self.lists.pop(list_of_span(span))?;
+        self.far -= 1;
+        Some(Timer::of(span * SLICES * SLICE, entry))
+    }
+}
+
+fn list_of_slice(slice: u64) -> usize {
+    (slice % SLICES) as usize // below SLICES
+}
+
+fn list_of_span(span: u64) -> usize {
+    (SLICES + span % SPANS) as usize // below SLICES + SPANS
 }
 
 #[cfg(test)]
@@ -138,12 +213,12 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Timers of the present slice, of all lists and of later slices leave as from one heap, however pushes and
+        /// Timers of the present slice, of all lists and of later spans leave as from one heap, however pushes and
         /// pops are mixed.
         #[test]
         fn timers_leave_in_the_order_of_one_heap(
-            steps in prop::collection::vec((0_u8..4, 0..=5 * LISTS * SLICE, 0_u32..4), 1..400),
-            scale in 0_u32..20,
+            steps in prop::collection::vec((0_u8..4, 0..=5 * SPANS * SLICES * SLICE, 0_u32..4), 1..400),
+            scale in 0_u32..26,
         ) {
             let (mut calendar, mut heap, mut now) = (Calendar::new(), BinaryHeap::new(), 1_u64 << 40);
             for (kind, after, index) in steps {

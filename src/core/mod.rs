@@ -45,5 +45,6 @@ pub mod store_clock;
 pub mod table;
 mod talkers;
 pub mod time;
+mod timer_lists;
 pub mod usage;
 pub mod window;
