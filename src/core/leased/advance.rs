@@ -89,7 +89,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
 
 /// Does what is due for a key in its present state, which an input has just changed.
 fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) {
-    key.rare.calls.send_lost(cx, now);
+    key.rare.change(|rare| rare.calls.send_lost(cx, now));
     drop_ended(key, cx, now);
     hand_back_unspent(key, cx, now);
     answer_errands(key, cx, now);
@@ -106,7 +106,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
     if cx.draining && key.rare.line.is_empty() && !key.rare.calls.is_acquiring() {
         give_back(key, cx, now, u64::MAX);
     }
-    key.rare.calls.send_queued(cx, now);
+    key.rare.change(|rare| rare.calls.send_queued(cx, now));
     if let Some(peer) = whom_to_ask(key, cx, now) {
         ask(key, cx, now, peer);
     }
@@ -128,7 +128,7 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
         Intent::Report => report(key, cx, now, None),
         Intent::Renounce => renounce(key, cx, now),
     }
-    key.rare.paces.drop_plan(now);
+    key.rare.change(|rare| rare.paces.drop_plan(now));
     key.rare.close();
 }
 
@@ -179,7 +179,7 @@ fn hand_back_unspent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.rare.calls.is_acquiring() && key.view.has_account() {
         return;
     }
-    while let Some(unspent) = key.rare.leaving.take() {
+    while let Some(unspent) = key.rare.there().and_then(|rare| rare.leaving.take()) {
         dispose(key, cx, now, unspent);
     }
 }
@@ -318,7 +318,7 @@ fn send_ask(
 
 /// A peer that has not answered in time is not waited for. What it may lend yet is lost.
 fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if let Some(late) = key.rare.calls.end_late_ask(now) {
+    if let Some(late) = key.rare.there().and_then(|rare| rare.calls.end_late_ask(now)) {
         cx.owners.note_late(now, late.peer, late.sent, late.ask.awaited);
     }
 }
@@ -365,14 +365,14 @@ fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: 
 /// mislead.
 fn answer_errands(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let (is_away, is_behind) = (key.is_away(now), key.has_account_under_way());
-    while let Some(errand) = key.rare.calls.take_ended(is_away, is_behind) {
+    while let Some(errand) = key.rare.there().and_then(|rare| rare.calls.take_ended(is_away, is_behind)) {
         end(key, cx, now, &errand, &errand.waiters);
     }
 }
 
 /// Answers those who have waited for an errand for as long as they may. The errand may still be executed.
 fn answer_in_time(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    for (errand, waiters) in key.rare.calls.take_late(now) {
+    for (errand, waiters) in key.rare.there().map(|rare| rare.calls.take_late(now)).unwrap_or_default() {
         end(key, cx, now, &errand, &waiters);
     }
 }

@@ -72,6 +72,13 @@ impl Rare {
         self.0.as_deref_mut()
     }
 
+    /// Changes the parts, if any of them may have something to keep. Where there is nothing, nothing is to be changed.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut RareParts)) {
+        if let Some(parts) = self.there() {
+            change(parts);
+        }
+    }
+
     /// Frees the memory if there is nothing to keep.
     pub(super) fn close(&mut self) {
         self.0.take_if(|parts| parts.is_new());
@@ -103,6 +110,7 @@ mod tests {
     fn what_is_empty_takes_no_memory() {
         let mut rare = Rare::default();
         assert!(rare.line.is_empty() && rare.there().is_none(), "reading takes none");
+        rare.change(|_| unreachable!("nothing is there"));
         assert!(rare.line.take_first().is_none() && rare.there().is_some(), "what may change does");
         rare.close();
         assert!(rare.there().is_none());
