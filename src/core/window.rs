@@ -24,11 +24,12 @@ pub fn aligned_start(limit: &Limit, now: Timestamp) -> Timestamp {
 
 /// Rolls an aligned window to `now`. Tokens that were lent in advance count as used when their window begins.
 pub fn roll_fixed(counter: &mut Counter, limit: &Limit, now: Timestamp) {
-    let end = aligned_end(limit, now);
+    // Each check comes here, most of them within the window, and the end of a window takes a division.
     if counter.at > now + limit.period {
         // The clock has stepped back, or the period was reduced. The count is kept, so that spent tokens stay spent.
-        counter.at = end;
+        counter.at = aligned_end(limit, now);
     } else if now >= counter.at {
+        let end = aligned_end(limit, now);
         let follows = !counter.is_unopened() && counter.at + limit.period == end;
         *counter = Counter { used: if follows { counter.prev } else { 0 }, prev: 0, at: end };
     }
