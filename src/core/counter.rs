@@ -75,10 +75,7 @@ impl Counter {
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra if tokens == 0 => {}
-            Algorithm::Gcra => {
-                self.prev = gcra::charged(limit, self.at, now, Micros(self.prev)).0;
-                self.at = gcra::debit(limit, self.at, now, tokens);
-            }
+            Algorithm::Gcra => self.debit_bucket(limit, now, gcra::cost(limit, tokens)),
             Algorithm::FixedFromFirst if self.is_unopened() && tokens > 0 => {
                 *self = Self { used: tokens, prev: 0, at: now + limit.period };
             }
@@ -86,6 +83,12 @@ impl Counter {
                 self.used = self.used.saturating_add(tokens);
             }
         }
+    }
+
+    /// Spends tokens of a bucket, at least one, that cost so much together.
+    pub fn debit_bucket(&mut self, limit: &Limit, now: Timestamp, cost: Micros) {
+        self.prev = gcra::charged(limit, self.at, now, Micros(self.prev)).0;
+        self.at = self.at.max(now) + cost;
     }
 
     /// Lends `tokens` of the next window (see [`Counter::left_ahead`]).

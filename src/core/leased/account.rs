@@ -163,10 +163,10 @@ impl LeasedKey {
 
     /// By how much a wait may end too early, because this node's clock drifts from the store's after it was last
     /// read; and by how much later than it was the store will take the last spending of a bucket to have been, when
-    /// it hears of it after `wait`. A client that comes a moment too early would be denied once more.
-    pub(super) fn drift_margin(&self, now: Instant, wait: Micros) -> Micros {
-        let (ages, limits) = (self.ages(now, 0), self.view.rule().limits.len());
-        let age = ages.into_iter().take(limits).max().unwrap_or(Micros::ZERO).min(self.view.rule().lease_life());
+    /// it hears of it after `wait`. A client that comes a moment too early would be denied once more. `spent_at` is when unreported tokens
+    /// were spent of a bucket, the earliest of all.
+    pub(super) fn drift_margin(&self, now: Instant, wait: Micros, spent_at: Option<Instant>) -> Micros {
+        let age = spent_at.map_or(Micros::ZERO, |at| now.since(at).rounded_early()).min(self.view.rule().lease_life());
         let since = self.view.clock().age(now).max(age);
         let span = since + wait;
         Micros(span.0 - span.rounded_early().0 + 1)

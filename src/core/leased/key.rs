@@ -12,15 +12,15 @@ use super::holdings::Holdings;
 use super::limit_view::LentOf;
 use super::pacing::Pacing;
 use super::rare::Rare;
-use super::store_view::StoreView;
-use crate::core::answer::{self, Resolution, Standing, turned_away};
+use super::store_view::{Reckoning, StoreView};
+use crate::core::answer::{Resolution, turned_away};
 use crate::core::call::Counter;
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::key::Digest;
-use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit};
 use crate::core::mutant::{Mutant, on};
 use crate::core::page::{KeyName, LONGEST_NAME};
 use crate::core::request::KeyInfo;
@@ -58,10 +58,6 @@ const MOST_TENTHS: u64 = 7;
 
 /// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
-
-/// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may have returned them
-/// (an idle node that has many does so within an eighth of a second), and a check is no longer denied because of them.
-const STALE: Micros = Micros(1_000_000);
 
 /// One key.
 #[derive(Debug)]
@@ -192,9 +188,10 @@ impl LeasedKey {
         if relays && let Some(admitted) = self.admit_aside(now, cost, fleet) {
             return Some(admitted);
         }
-        if self.is_exhausted(now, cost) {
+        let reckoning = self.reckon();
+        if self.is_exhausted_by(&reckoning, now, cost) {
             self.demand.note_denied();
-            return Some(self.deny(now, cost, source));
+            return Some(self.deny_by(&reckoning, now, cost, source));
         }
         self.end_waits(now);
         if self.is_away(now) {
@@ -210,11 +207,15 @@ impl LeasedKey {
 
     /// The store is known to have fewer tokens than are missing, for now.
     pub(super) fn is_exhausted(&self, now: Instant, cost: u64) -> bool {
+        self.is_exhausted_by(&self.reckon(), now, cost)
+    }
+
+    fn is_exhausted_by(&self, reckoning: &Reckoning, now: Instant, cost: u64) -> bool {
         if self.asks_peer_again(now) {
             return false;
         }
         // Tokens that are being returned will be in the store in a moment, and can be lent again.
-        self.lacks(now, cost, self.returning())
+        self.lacks(reckoning, now, cost, self.returning())
     }
 
     /// Whether the next check asks a peer again that has denied a check of this window, now that the pause after that is over, and is not denied
@@ -230,39 +231,17 @@ impl LeasedKey {
     /// returned, except while an acquire is under way, whose answer may bring older counters.
     pub(super) fn looks_exhausted(&self, now: Instant, cost: u64) -> bool {
         let returning = if self.rare.calls.is_acquiring() { self.returning() } else { self.rare.leaving.tokens() };
-        self.lacks(now, cost, returning)
-    }
-
-    fn lacks(&self, now: Instant, cost: u64, returning: u64) -> bool {
-        if self.view.answered().is_none() {
-            return false;
-        }
-        let usable = self.about_to_start(now).saturating_add(returning);
-        let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
-        if self.is_paced(now) {
-            return usable < cost;
-        }
-        let (latest, held) = (self.view.clock().latest(now), self.unspent());
-        let doubts = self.view.answered().is_some_and(|at| now.since(at) >= STALE);
-        // Each denial comes here, so no array for eight limits is filled.
-        self.view.rule().limits.iter().enumerate().any(|(index, limit)| {
-            let mut counter = self.view.charged_of(index, held);
-            // Other nodes no longer hold tokens of buckets.
-            if doubts && limit.algorithm == Algorithm::Gcra {
-                counter.used = counter.used.min(held);
-            }
-            counter.left_beside(limit, latest, usable) < cost
-        })
+        self.lacks(&self.reckon(), now, cost, returning)
     }
 
     /// Whether checks are denied until tokens have trickled in.
-    fn is_paced(&self, now: Instant) -> bool {
+    pub(super) fn is_paced(&self, now: Instant) -> bool {
         self.pause(now) > Micros::ZERO
     }
 
     /// How long that will last. A client may have been told to come back before the pause is over, because tokens for it were held. Under
     /// several limits they may be gone by then, with a window that has ended, and then the store is asked when that client comes.
-    fn pause(&self, now: Instant) -> Micros {
+    pub(super) fn pause(&self, now: Instant) -> Micros {
         let (pause, limits) = (self.rare.paces.pause(now), &self.view.rule().limits);
         if pause == Micros::ZERO || limits.len() == 1 {
             return pause;
@@ -478,45 +457,6 @@ impl LeasedKey {
         self.view.rule().limits.iter().enumerate().any(is_much)
     }
 
-    pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
-        let wait = match self.holdings.lease().ready(cost).filter(|_| !self.view.runs_ahead()) {
-            Some(ready) => ready.after(now),
-            // What is held does not suffice, or has yet to trickle in. It stays here, so the store must have the
-            // rest.
-            None => {
-                let (earliest, unspent) = (self.view.clock().earliest(now), self.unspent());
-                let held = self.holdings.lease().current(now);
-                let waits = self.view.rule().limits.iter().enumerate().filter_map(|(index, limit)| {
-                    let mut counter = self.view.charged_of(index, unspent);
-                    counter.release(limit, held);
-                    if limit.algorithm == Algorithm::Fixed {
-                        let ahead = self.holdings.lease().held_of(index, counter.at + limit.period);
-                        counter.prev = counter.prev.saturating_sub(ahead);
-                    }
-                    counter.wait(limit, earliest, cost)
-                });
-                let wait = waits.max().unwrap_or_default();
-                wait + self.drift_margin(now, wait) + self.report_margin()
-            }
-        };
-        let pause = self.pause(now);
-        let (is_paced, wait) = (pause > Micros::ZERO, wait.max(pause));
-        let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
-        let decision = self.answer(now, cost, Resolution::deny(Reason::Rate, source).after(wait));
-        // Tokens that have trickled in since the store was asked may have been lent to other nodes.
-        let most = if is_paced { cost.saturating_sub(1) } else { u64::MAX };
-        Decision { remaining: decision.remaining.min(most), ..decision }
-    }
-
-    /// Denies a waiter. Whenever the store was asked for it, the store had less, and what was returned meanwhile went
-    /// to other nodes.
-    pub(super) fn deny_in_line(&self, now: Instant, cost: u64) -> Decision {
-        let decision = self.deny(now, cost, Source::Store);
-        let remaining = decision.remaining.min(cost.saturating_sub(1));
-        let retry_after = decision.retry_after.map(|wait| wait.max(self.view.trip()));
-        Decision { remaining, retry_after, ..decision }
-    }
-
     /// The awaited answer should have come long ago, by the time that calls take now. Nobody waits for it any longer,
     /// since most would wait in vain; when it comes it serves later checks.
     pub(super) fn is_overdue(&self, now: Instant, patience: Micros) -> bool {
@@ -529,63 +469,6 @@ impl LeasedKey {
         let decision = self.answer(now, cost, turned_away(self.view.rule(), wait));
         let most = if decision.verdict == Verdict::Deny { cost.saturating_sub(1) } else { u64::MAX };
         Decision { remaining: decision.remaining.min(most), ..decision }
-    }
-
-    /// Fills in the numbers of a decision.
-    pub(super) fn answer(&self, now: Instant, cost: u64, resolution: Resolution) -> Decision {
-        let (earliest, epoch) = (self.view.clock().earliest(now), self.view.epoch());
-        if let [_] = &self.view.rule().limits[..] {
-            // Most rules have one limit, and every check comes here, so no array for eight limits is filled for it.
-            let shown = self.shown_of(0, now, self.unspent(), self.releasable(now));
-            return Decision { epoch, ..answer::decision(self.view.rule(), &[shown], earliest, cost, resolution) };
-        }
-        let mut shown = [Counter::default(); MAX_LIMITS];
-        Decision { epoch, ..answer::decision(self.view.rule(), self.show(now, &mut shown), earliest, cost, resolution) }
-    }
-
-    /// How each limit stands, as far as is known.
-    pub(in crate::core) fn standings(&self, now: Instant) -> Vec<Standing> {
-        let mut shown = [Counter::default(); MAX_LIMITS];
-        answer::standings(self.view.rule(), self.show(now, &mut shown), self.view.clock().earliest(now))
-    }
-
-    /// The counters less what this node holds, and with what passed on credit.
-    pub(super) fn show<'a>(&self, now: Instant, into: &'a mut [Counter; MAX_LIMITS]) -> &'a [Counter] {
-        let (held, releasable) = (self.unspent(), self.releasable(now));
-        let shown = &mut into[..self.view.rule().limits.len()];
-        for (index, counter) in shown.iter_mut().enumerate() {
-            *counter = self.shown_of(index, now, held, releasable);
-        }
-        shown
-    }
-
-    /// The counter of one limit as a decision shows it. `held` are all unspent tokens here, and `releasable` those of
-    /// them that count as left.
-    fn shown_of(&self, index: usize, now: Instant, held: u64, releasable: u64) -> Counter {
-        let limit = &self.view.rule().limits[index];
-        let mut counter = self.view.charged_of(index, held);
-        if limit.algorithm == Algorithm::Gcra {
-            counter.release(limit, if on(Mutant::OwnCountsTwice) { 2 * releasable } else { releasable });
-            if let Some(credit) = self.rare.outage.credit() {
-                counter.debit(limit, self.view.clock().earliest(credit.at), credit.tokens);
-            }
-            return counter;
-        }
-        // The known counter may be of a later window than the tokens that are being spent.
-        if let Some(at) = self.holdings.lease().window(index, now).filter(|at| *at != counter.at) {
-            counter = Counter { used: limit.count, prev: 0, at };
-        }
-        counter.release(limit, releasable);
-        counter
-    }
-
-    /// Held tokens of the present windows, which count as left.
-    fn releasable(&self, now: Instant) -> u64 {
-        if on(Mutant::CountsNextWindowAsLeft) {
-            self.holdings.lease().held()
-        } else {
-            self.holdings.lease().current(now)
-        }
     }
 
     /// The decision that a check of `cost` would get, without charging it.

@@ -5,7 +5,7 @@
 use crate::core::call::Counter;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit};
-use crate::core::time::{Instant, StoredTime, Timestamp};
+use crate::core::time::{Instant, Micros, StoredTime, Timestamp};
 
 /// What is known of one limit.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +70,13 @@ impl LimitView {
     /// what each check would have charged it in its turn, whatever others spend of it. An earlier time could charge
     /// less.
     pub(super) fn spent_at(&self, limit: &Limit, spent: u64) -> Instant {
+        self.charged_at(gcra::cost(limit, spent))
+    }
+
+    /// The same for tokens that cost so much.
+    pub(super) fn charged_at(&self, cost: Micros) -> Instant {
         let full_at = if let Past::Bucket { full_at } = self.past { full_at } else { Instant::default() };
-        full_at - gcra::cost(limit, spent)
+        full_at - cost
     }
 }
 

@@ -22,6 +22,7 @@
 //! | `opened.rs` | the same of windows that open with the first request |
 //! | `outage.rs` | its part of the store is away, or has lost what it knew |
 //! | `peers.rs` | what is reported to peers, and what their reports change |
+//! | `reckoning.rs` | the numbers of its decisions |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
 //! A key has twelve parts. Each owns its fields: they are private to the part's file, and change by methods that say
@@ -67,6 +68,7 @@ mod peer_usage;
 mod peers;
 mod phase;
 mod rare;
+mod reckoning;
 mod reporting;
 mod requests;
 mod store_view;

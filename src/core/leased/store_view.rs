@@ -53,6 +53,40 @@ pub(super) struct StoreView {
     runs_ahead: bool,
 }
 
+/// One limit of a key as the store will have it when it hears what is held of buckets: see [`StoreView::charge`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charged {
+    pub(super) counter: Counter,
+    /// When tokens of a bucket that the store does not know to be spent would have been in one go: see [`LimitView::spent_at`]. `None`: there are
+    /// none.
+    pub(super) spent_at: Option<Instant>,
+}
+
+/// The limits of a key as charged, at a moment of which a check asks several times. One limit, as most rules have, is reckoned once, because that
+/// takes a division. Of several each is reckoned whenever it is asked for: room for eight would be filled each time.
+#[derive(Debug)]
+pub(super) struct Reckoning {
+    unspent: u64,
+    one: Option<Charged>,
+}
+
+impl Reckoning {
+    /// Tokens that this node was lent and has not spent.
+    pub(super) fn unspent(&self) -> u64 {
+        self.unspent
+    }
+
+    /// The only limit; `None`: there are several.
+    pub(super) fn one(&self) -> Option<Charged> {
+        self.one
+    }
+
+    /// One limit of the key that this is of.
+    pub(super) fn of(&self, view: &StoreView, index: usize) -> Charged {
+        self.one.unwrap_or_else(|| view.charged_limit(index, self.unspent))
+    }
+}
+
 /// What the store has answered about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
@@ -461,19 +495,34 @@ impl StoreView {
 
     /// The counter of one limit, charged the same way.
     pub(super) fn charged_of(&self, index: usize, held: u64) -> Counter {
+        self.charged_limit(index, held).counter
+    }
+
+    /// All limits charged the same way, until tokens are spent, lent or returned.
+    pub(super) fn reckon(&self, unspent: u64) -> Reckoning {
+        let has_one = self.limits.len() == 1;
+        Reckoning { unspent, one: has_one.then(|| self.charged_limit(0, unspent)) }
+    }
+
+    /// One limit charged the same way, and when what it is charged was spent.
+    #[inline]
+    fn charged_limit(&self, index: usize, held: u64) -> Charged {
         let (limit, known) = (&self.rule.limits[index], &self.limits[index]);
-        let (lent, mut counter) = (known.lent, known.counter);
+        let (lent, mut charged) = (known.lent, Charged { counter: known.counter, spent_at: None });
         if limit.algorithm == Algorithm::Gcra {
-            let spent = lent.saturating_sub(held);
+            let (counter, spent) = (&mut charged.counter, lent.saturating_sub(held));
             if spent > 0 {
-                counter.debit(limit, self.clock.latest(known.spent_at(limit, spent)), spent);
+                let cost = gcra::cost(limit, spent);
+                let spent_at = known.charged_at(cost);
+                counter.debit_bucket(limit, self.clock.latest(spent_at), cost);
+                charged.spent_at = Some(spent_at);
             }
             if held > lent {
                 counter.credit(limit, held - lent);
             }
             counter.used = counter.used.saturating_sub(lent).saturating_add(held);
         }
-        counter
+        charged
     }
 
     /// Brings the counters to what the store has once it hears that `held` tokens of buckets are held, and `returned`
