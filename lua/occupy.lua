@@ -2,10 +2,10 @@
 --
 -- KEYS[1]  the key's hash; of its fields only
 --          p:NODE   a node's last call, its slots and when they lapse "id slots at"
--- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id, used, need (beyond used), want (all, used among them), lease
---          (us, 1 s at least), 3 the limit: c, count, period, burst. Each number has seven bytes, the lowest first
+-- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id, used, need (beyond used), want (all, used among them; 2^32 - 1 =
+--          what it has and needs), lease (us, 1 s at least), 3 the limit: c, count, period, burst. Each number has seven bytes, the lowest first
 -- Reply    that of the other scripts (lib.lua); granted = all slots of this node from now on, used = those of all
---          nodes, at = when this node's lapse, nodes = nodes that have some
+--          nodes, prev = those that this node had before, at = when this node's lapse, nodes = nodes that have some
 
 local call, find, format, match = redis.call, string.find, string.format, string.match
 local floor, max, min = math.floor, math.max, math.min
@@ -30,7 +30,7 @@ if now == 0 then
 end
 
 local own_name, damaged = 'p:' .. node, false
-local others, live, own_id, own_slots, own_at, gone = 0, 1, nil, 0, 0, {}
+local others, live, own_id, own_slots, own_at, last_at, gone = 0, 1, nil, 0, 0, 0, {}
 
 local values = redis.pcall('HGETALL', hash)
 if values.err then
@@ -50,7 +50,7 @@ for i = 1, #values, 2 do
     elseif at <= now then
       gone[#gone + 1] = name
     elseif slots > 0 then
-      others, live = others + slots, live + 1
+      others, live, last_at = others + slots, live + 1, max(last_at, at)
     end
   end
 end
@@ -58,19 +58,20 @@ end
 if #gone > 0 then call('HDEL', hash, unpack(gone, 1, min(#gone, 500))) end
 
 local had = own_id and own_at > now and own_slots or 0
-local function answer_of(slots, at, replayed)
-  return { slots, live * 16 + (damaged and 4 or 0) + replayed, 0, now, min(others + had, EXACT), 0, at }
+local function answer_of(slots, at, replayed, has)
+  return { slots, live * 16 + (damaged and 4 or 0) + replayed, 0, now, min(others + has, EXACT), had, at }
 end
 
-if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1) end
-if id ~= 0 and own_id and id < own_id then return answer_of(0, 0, 2) end
+if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1, had) end
+if id ~= 0 and own_id and id < own_id then return answer_of(0, 0, 2, had) end
 
--- A node keeps the permits that it has. Of what is left it gets no more than its part, except to serve waiters.
+-- A node keeps the permits that it has. Of what is left it gets no more than its part, except to serve waiters; and nothing else if it
+-- wants as many as there can be, which says that it does not know how many it has.
 local left = max(most - others, 0)
-local part = max(need, floor((max(left - used, 0) + live - 1) / live))
+local part = want < MOST and max(need, floor((max(left - used, 0) + live - 1) / live)) or need
 local slots = max(used, min(want, had), min(want, left, used + part))
-had = slots
 local at = now + lease
 call('HSET', hash, own_name, format('%d %d %d', id, slots, at))
-call('PEXPIRE', hash, format('%d', floor((lease + 999) / 1000) + 1))
-return answer_of(slots, at, 0)
+-- Nodes that go by other settings may be lent slots for longer.
+call('PEXPIRE', hash, format('%d', floor(max(at, last_at) / 1000) - floor(now / 1000) + 1))
+return answer_of(slots, at, 0, slots)

@@ -153,6 +153,8 @@ impl Ledger {
             bursts_over: peaks.bursts_over,
             slots_peak: self.slots.peak(),
             slots_over: self.slots.peak().saturating_sub(WHOLE),
+            slots_used: self.slots.used(),
+            slots_denied: self.slots.denied(),
             fairness: fleet.fairness(),
             told_per_second: ratio(fleet.most_reported(), self.now.saturating_sub(self.warm), 1_000_000),
             nodes: fleet.most(),

@@ -136,13 +136,18 @@ impl Bug {
 }
 
 /// Bugs of what the store sets aside for nodes that may lose it.
-const ENTITLED: [Mutant; 6] = [
+const ENTITLED: [Mutant; 11] = [
     Mutant::LapsedEntitlementSpent,
     Mutant::ShareAfterAcquire,
     Mutant::UnansweredAcquireForgotten,
     Mutant::SlidingPartAtOnce,
     Mutant::SpansForgotten,
     Mutant::SpanDebtForgotten,
+    Mutant::PermitsOutlastTheLease,
+    Mutant::EntitledPermitsLapseSoon,
+    Mutant::ShareBesideEntitledPermits,
+    Mutant::InheritedPermitsForgotten,
+    Mutant::PermitsKeptThoughHandedBack,
 ];
 const ENTITLED_SCRIPTS: [&str; 12] = [
     "set-aside-for-nobody",
@@ -485,12 +490,12 @@ static SCRIPTS: [ScriptBug; 55] = [
     ScriptBug {
         name: "slots-of-others-forgotten",
         about: "Of the slots of other nodes only the last counts: bound, second opinion.",
-        edits: &[("others, live = others + slots, live + 1", "others, live = slots, live + 1")],
+        edits: &[("others, live, last_at = others + slots, live + 1", "others, live, last_at = slots, live + 1")],
     },
     ScriptBug {
         name: "slots-forgotten-early",
         about: "A key of a concurrent limit is forgotten while leases of its slots are running: bound, second opinion.",
-        edits: &[("floor((lease + 999) / 1000) + 1", "floor(lease / 2000)")],
+        edits: &[("floor(max(at, last_at) / 1000) - floor(now / 1000) + 1", "floor(lease / 2000)")],
     },
     ScriptBug {
         name: "lapsed-slots-stay",

@@ -72,6 +72,10 @@ impl fmt::Display for Outcome {
         }
         write!(f, "{beyond} over, ")?;
         write!(f, "{slots} slots over, ")?;
+        if let Some(used) = self.figures.slots_used {
+            let denied = percent(self.figures.slots_denied);
+            write!(f, "{} of slots used, {denied} of their checks denied falsely, ", percent(used))?;
+        }
         write!(f, "{false_denials} denied falsely")?;
         let Figures { first_answer_us, herd_back, .. } = self.figures;
         if first_answer_us > 0 {

@@ -72,6 +72,8 @@ impl Plan {
             waits: goal.waits.or(expect.waits),
             over: goal.over.or(expect.over),
             slots_over: goal.slots_over.or(expect.slots_over),
+            slots_used: goal.slots_used.or(expect.slots_used),
+            slots_denied: goal.slots_denied.or(expect.slots_denied),
             herd: goal.herd.or(expect.herd),
             fairness: goal.fairness.or(expect.fairness),
             shares: goal.shares.or(expect.shares),
@@ -667,6 +669,10 @@ pub struct Expect {
     pub over: Option<u32>,
     /// Most slots of a concurrent limit that are in clients' hands at a time beyond it, in thousandths of a percent of it.
     pub slots_over: Option<u32>,
+    /// Least part of the slots of a concurrent limit that clients hold when one is asked for, on average, in thousandths of a percent.
+    pub slots_used: Option<u32>,
+    /// Most checks of a concurrent limit that are denied though so many slots are in nobody's hands, in thousandths of a percent.
+    pub slots_denied: Option<u32>,
     /// Most store calls in any 10 ms, in thousandths of the mean.
     pub herd: Option<u32>,
     /// Least fairness between the nodes (Jain's index), in thousandths.

@@ -293,7 +293,10 @@ pub struct Occupy {
     pub used: u64,
     /// Further permits, for waiters.
     pub need: u64,
-    /// All permits that it would like, at least `used`. If these are fewer than it has, the rest is free for others.
+    /// All permits that it would like, at least `used`. If these are fewer than it has, the rest is free for others. [`MAX_SLOTS`] of them
+    /// say that it does not know how many it has: it keeps those, and is lent no more than it needs.
+    ///
+    /// [`MAX_SLOTS`]: super::limit::MAX_SLOTS
     pub want: u64,
     /// How long the permits stay the node's if it reports nothing more.
     pub lease: Micros,
@@ -323,7 +326,7 @@ impl Known {
 /// | gcra | lent, and not known to be spent | depth (us) of the bucket that was charged last; 0 = not known | theoretical arrival time (TAT); 0 = full bucket |
 /// | fixed | lent in this window | lent ahead of the next | end of this window; 0 = none open |
 /// | sliding | lent in this window | lent in the last, frozen | start of this window |
-/// | concurrent | slots of all nodes | – | when those of the node that asks lapse |
+/// | concurrent | slots of all nodes | those that the node that asks had before | when those of the node that asks lapse |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// See the table above.

@@ -116,6 +116,11 @@ impl Context {
         self.heard.as_ref()
     }
 
+    /// When this process began to decide.
+    pub(super) fn started(&self) -> Instant {
+        self.clock.0
+    }
+
     /// An estimate of the store's clock from the wall clock at the start, for use until the store has answered.
     pub(super) fn first_clock(&self) -> StoreClock {
         StoreClock::new(self.clock.0, self.clock.0, self.clock.1)

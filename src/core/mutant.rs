@@ -193,6 +193,16 @@ mutants! {
         "Slots that nobody uses stay with the node that had them: plenty.";
     PermitsStayOver, "permits-stay-over":
         "What nodes took on their shares is lent to them for as long as they are busy, beside the whole limit: bound.";
+    PermitsOutlastTheLease, "permits-outlast-the-lease":
+        "A node without the store gives out slots that end after the lease by which nobody else is lent them: bound, conservation.";
+    EntitledPermitsLapseSoon, "entitled-permits-lapse-soon":
+        "The store keeps what a node was lent for ten seconds, and the node goes on with it for ten minutes: conservation, bound.";
+    ShareBesideEntitledPermits, "share-beside-entitled-permits":
+        "A node without the store goes on within its share, beside the slots that nobody else is lent meanwhile: bound.";
+    InheritedPermitsForgotten, "inherited-permits-forgotten":
+        "A process that is back under its node's name hands back slots that clients of the one before still have: bound.";
+    PermitsKeptThoughHandedBack, "permits-kept-though-handed-back":
+        "A node goes on with slots that it has handed back with a call which it had no answer to: bound.";
     PermitGivenTwice, "permit-given-twice":
         "Two slots in a row are told by one id: conservation.";
     SeveralChargedAfterDenial, "several-charged-after-denial":

@@ -13,8 +13,8 @@ use super::key::Digest;
 use super::limit::{Algorithm, Limit, LimitError, MAX_LIMITS};
 use super::overrides::{Overrides, Subject};
 use super::route::RouteSet;
-use super::rule::can_be_entitled;
 pub use super::rule::{OnStoreLoss, Plan, Rule};
+use super::rule::{can_be_entitled, has_short_slots};
 
 /// The policy name of limits in the command (`CL.THROTTLE`). No configured policy can have it.
 pub const AD_HOC: &str = "cl.throttle";
@@ -302,9 +302,10 @@ fn compile_plan(
         let text = "a concurrent limit stands alone: give it a policy of its own, and ask both with RATION.MCHECK";
         problem(Some(index), text.into());
     }
-    if on_store_loss == OnStoreLoss::Entitled && !limits.is_empty() && !can_be_entitled(&limits) {
+    let can_be = can_be_entitled(&limits) || has_short_slots(&limits);
+    if on_store_loss == OnStoreLoss::Entitled && !limits.is_empty() && !can_be {
         let text = "on_store_loss = \"entitled\" is for one bucket, or one `fixed`, `fixed from-first` or `sliding` limit with a window of at most 1m, of at \
-                    most 67108864 tokens: write on_store_loss = \"share\"";
+                    most 67108864 tokens, or one `concurrent` limit whose slots end after at most 1m: write on_store_loss = \"share\"";
         problem(Some(0), text.into());
     }
     Plan::Limited(Arc::new(Rule { policy: policy.clone(), limits: limits.into(), on_store_loss }))

@@ -14,7 +14,8 @@ pub enum OnStoreLoss {
     /// Go on within this node's share of the limit.
     #[default]
     Share,
-    /// Go on within what the store has set aside for this node, as far as [`Rule::is_entitled`]; else as [`Self::Share`].
+    /// Go on within what the store has set aside for this node, as far as [`Rule::is_entitled`], or has lent it, as far as
+    /// [`Rule::is_entitled_concurrent`]; else as [`Self::Share`].
     Entitled,
     /// Admit everything.
     Allow,
@@ -45,7 +46,8 @@ pub enum Plan {
 }
 
 /// The longest window of which tokens are set aside. A node that loses the store admits nothing new until the window in
-/// which that happens has ended, and clients should not wait for longer than this.
+/// which that happens has ended, and clients should not wait for longer than this. Of a concurrent limit it is the longest time of a slot: in
+/// the last of it before the end of a lease a node gives out none.
 const LONGEST_ENTITLED: Micros = Micros::from_secs(60);
 
 /// The most tokens of a limit of which some are set aside: products of two such numbers are exact in the scripts.
@@ -88,6 +90,13 @@ impl Rule {
     #[must_use]
     pub fn is_entitled_sliding(&self) -> bool {
         self.is_entitled() && self.limits[0].algorithm == Algorithm::Sliding
+    }
+
+    /// Whether a node that has lost the store gives out only slots that it was lent before, which nobody else is lent until they have ended:
+    /// see `docs/decisions/0013-entitlements.md`. That is so for a concurrent limit whose slots end after a minute at most.
+    #[must_use]
+    pub fn is_entitled_concurrent(&self) -> bool {
+        self.on_store_loss == OnStoreLoss::Entitled && has_short_slots(&self.limits)
     }
 
     /// Whether a node goes on within a part of the limits while the store is away.
@@ -138,6 +147,12 @@ impl Rule {
     pub fn is_concurrent(&self) -> bool {
         self.limits[0].algorithm == Algorithm::Concurrent
     }
+}
+
+/// Whether these limits are a concurrent one of which a node may be lent slots for so long that clients cannot outlast it.
+#[must_use]
+pub(super) fn has_short_slots(limits: &[Limit]) -> bool {
+    matches!(limits, [limit] if limit.algorithm == Algorithm::Concurrent && limit.period <= LONGEST_ENTITLED)
 }
 
 /// Whether tokens of these limits can be set aside.

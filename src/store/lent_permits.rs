@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::excerpt::Occupied;
 use super::turns::Secret;
 use crate::core::call::{Counter, Grant, Occupy};
-use crate::core::limit::MAX_LIMITS;
+use crate::core::limit::{MAX_LIMITS, MAX_SLOTS};
 use crate::core::time::Timestamp;
 
 /// The permits of all keys.
@@ -21,7 +21,7 @@ pub(super) struct LentPermits {
 #[derive(Debug)]
 struct KeyReports {
     records: BTreeMap<Box<str>, NodePermits>,
-    /// When Redis forgets the key: with the lease of the latest report that was counted.
+    /// When Redis forgets the key: with the last lease.
     expires: Timestamp,
 }
 
@@ -49,9 +49,9 @@ impl LentPermits {
         let others = key.records.iter().filter(|(name, record)| ***name != *node && record.permits > 0);
         let (live, others) = others.fold((1, 0), |(live, permits), (_, record)| (live + 1, permits + record.permits));
         let had = own.filter(|own| own.at > now).map_or(0, |own| own.permits);
-        let answer = |permits: u64, had: u64, at: Timestamp, replayed: bool, outdated: bool| {
+        let answer = |permits: u64, has: u64, at: Timestamp, replayed: bool, outdated: bool| {
             let mut counters = [Counter::default(); MAX_LIMITS];
-            counters[0] = Counter { used: others + had, prev: 0, at };
+            counters[0] = Counter { used: others + has, prev: had, at };
             Grant {
                 granted: permits,
                 replayed,
@@ -78,11 +78,14 @@ impl LentPermits {
         }
         let Occupy { used, need, want, lease } = *ask;
         let left = count.saturating_sub(others);
-        let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
+        let fair = if want < MAX_SLOTS { left.saturating_sub(used).div_ceil(u64::from(live)) } else { 0 };
+        let part = need.max(fair);
         let permits = used.max(want.min(had)).max(want.min(left).min(used + part));
         let at = now + lease;
         key.records.insert(node.into(), NodePermits { id, permits, at });
-        key.expires = at;
+        // Nodes that go by other settings may be lent permits for longer.
+        let others = key.records.values().filter(|record| record.permits > 0);
+        key.expires = others.map(|record| record.at).fold(at, Timestamp::max);
         answer(permits, permits, at, false, false)
     }
 

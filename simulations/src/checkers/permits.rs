@@ -6,23 +6,29 @@
 //! until the store has forgotten that node. Slots that the store lends a node are that node's for the time of a lease.
 //! While the store may count a node wrongly, because it lost the node's report, an excess is excused, until the node
 //! has reported again and knows the answer.
+//!
+//! Where a node that has lost the store goes on within what it was lent (`Rule::is_entitled_concurrent`), less is excused: its slots are
+//! lent for so long that they have all ended when the store forgets it, it gives none beside them, and a process under its name goes on
+//! counting those of the one before.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use rationd::core::call::{Call, Grant, Occupy, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
+use rationd::core::policy::Rule;
+use rationd::core::time::Micros;
 
 use super::notes::{Life, Lives, Stops};
 use super::reach::Reach;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, has_pushes};
-use crate::maps::Set;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 static ALONE: Exemption = Exemption::new(
-    "on a share or by a policy",
+    "on a share or by a policy, but for entitled limits",
     "Nothing of it was lent by the store: it is beside what others are lent then, as the guarantees say.",
 );
 static FORGOTTEN: Exemption = Exemption::new(
@@ -30,8 +36,16 @@ static FORGOTTEN: Exemption = Exemption::new(
     "It lends slots again that a node has: until that node has said so again and has the answer, and for those slots.",
 );
 static UNHEARD: Exemption = Exemption::new(
-    "a node that the store has not heard of for 10 s",
+    "a node that the store has not heard of for 10 s, but for entitled limits",
     "Its lease is over, and its clients go on: until it is heard again, and for those slots.",
+);
+static SUCCEEDED: Exemption = Exemption::new(
+    "slots of a process whose node is back under its name, but for entitled limits, unless it asks by the scripts of the build before",
+    "The next process knows nothing of them, and hands them back with its first report.",
+);
+static MISSING: Exemption = Exemption::new(
+    "of entitled limits, slots that were lent to a process that has ended, until its node has reported under its name or the lease has lapsed; and to a node whose report was lost, where a table has no room for all keys",
+    "Nobody is lent them, because the store cannot know whether clients still have them.",
 );
 static CLOCKS: Exemption = Exemption::new(
     "moved to another clock",
@@ -65,11 +79,14 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["bound", "conservation", "plenty"],
     proves: "No more slots of a concurrent limit are in clients' hands at a time than there are, and whoever knows that there are gives out no more; a node tells the store how many its clients have, gives each once and only while its lease lives, and lets go of what is released; nobody is denied while most are free.",
     judges: "Concurrent limits, and no others.",
-    exemptions: &[&ALONE, &FORGOTTEN, &UNHEARD, &CLOCKS, &CHANGES, &DRIFTS, &FROZEN, &STRANDED, &CHANGED, &HALF],
+    exemptions: &[
+        &ALONE, &FORGOTTEN, &UNHEARD, &SUCCEEDED, &CLOCKS, &CHANGES, &DRIFTS, &FROZEN, &STRANDED, &CHANGED, &MISSING,
+        &HALF,
+    ],
     mutant: Some("permits-kept"),
 };
 
-/// How long slots that the store lends a node are its own.
+/// How long slots that the store lends a node are its own, but for entitled limits.
 const LEASE: u64 = 10_000_000;
 
 /// How many millionths a clock runs fast or slow at most.
@@ -98,8 +115,12 @@ struct Permit {
 /// What is known of a node in one of its lives, for one key.
 #[derive(Clone, Debug, Default)]
 struct Lessee {
-    /// When the store last executed a report of it.
-    reported: Option<u64>,
+    /// When the store last executed a report of it, and for how long that asked for slots.
+    reported: Option<(u64, u64)>,
+    /// When it last knew an answer.
+    heard: Option<u64>,
+    /// The most slots that an answer showed to have been lent under its name before, and until when it may count them as held.
+    inherited: (u64, u64),
     /// When each call that may still be answered was first sent, and when it was last executed.
     calls: BTreeMap<u64, (u64, Option<u64>)>,
     /// The latest end of its lease.
@@ -119,10 +140,20 @@ struct Stranded {
     heard: Option<u64>,
 }
 
+/// What the store counts as a node's.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    life: Life,
+    slots: u64,
+    until: u64,
+}
+
 /// One key.
 #[derive(Debug, Default)]
 struct Key {
     policy: usize,
+    /// By node: its last report that was executed.
+    records: BTreeMap<u32, Record>,
     permits: BTreeMap<(Life, NonZeroU64), Permit>,
     lessees: BTreeMap<Life, Lessee>,
     /// How far the clock that last counted it was ahead.
@@ -147,8 +178,15 @@ pub(super) struct Permits {
     stops: Stops,
     keys: BTreeMap<u32, Key>,
     given: Set<(Life, NonZeroU64)>,
-    /// Which policies are concurrent limits.
+    /// Which policies are concurrent limits, and which of them are entitled.
     is_concurrent: Vec<bool>,
+    is_entitled: Vec<bool>,
+    /// When each process joined.
+    joined: Map<Life, u64>,
+    /// Processes that have ended.
+    ended: Set<Life>,
+    /// Whether nodes forget keys for want of room.
+    is_cramped: bool,
     /// Whether there is none in this run.
     is_idle: bool,
     /// The number of denials, and of those that were judged.
@@ -171,6 +209,10 @@ impl Permits {
             keys: BTreeMap::new(),
             given: Set::default(),
             is_concurrent: setting.rules.iter().map(|rule| rule.is_concurrent()).collect(),
+            is_entitled: setting.rules.iter().map(|rule| rule.is_entitled_concurrent()).collect(),
+            joined: Map::default(),
+            ended: Set::default(),
+            is_cramped: plan.keys() > u64::from(plan.daemon.max_keys),
             is_idle: !setting.rules.iter().any(|rule| rule.is_concurrent()) && !has_pushes(plan),
             denials: [0; 2],
             used: 0,
@@ -185,8 +227,31 @@ impl Permits {
         if CHANGES.when(now < *until) { counts.iter().copied().max().unwrap_or(last) } else { last }
     }
 
-    fn answered(&mut self, moment: Moment, request: &Request, decision: &Decision, period: u64) {
-        let at = moment.at;
+    /// The same of an entitled key: it is the larger one for as long as a node goes by what it was lent before it could hear of the change.
+    fn most_of(&self, key: &Key, now: u64) -> u64 {
+        let (counts, until) = &self.counts[key.policy];
+        let is_before = |lessee: &Lessee| now < lessee.until && lessee.heard.is_none_or(|heard| heard < *until);
+        let is_late = self.is_entitled[key.policy] && counts.len() > 1 && key.lessees.values().any(is_before);
+        let largest = counts.iter().copied().max().unwrap_or(0);
+        if CHANGES.when(is_late) { largest } else { self.most(key.policy, now) }
+    }
+
+    /// Slots of an entitled limit that nobody can be lent.
+    fn missing(&self, key: &Key, now: u64) -> u64 {
+        if !self.is_entitled[key.policy] {
+            return 0;
+        }
+        let is_lost = |node: u32| key.stranded.get(&node).is_some_and(|stranded| stranded.heard.is_none());
+        let is_missing = |record: &Record| {
+            let life = self.lives.of(record.life.0);
+            life != record.life || self.ended.contains(&life) || self.is_cramped && is_lost(life.0)
+        };
+        let all = key.records.values().filter(|record| now < record.until && is_missing(record));
+        MISSING.forgives(all.map(|record| record.slots).sum())
+    }
+
+    fn answered(&mut self, moment: Moment, request: &Request, decision: &Decision, rule: &Rule) {
+        let (at, period) = (moment.at, rule.limits[0].period.0);
         let key = self.keys.entry(request.key).or_default();
         key.policy = request.policy as usize;
         key.pass(at);
@@ -209,10 +274,12 @@ impl Permits {
             }
             let drift = period * DRIFT / 1_000_000 + 2; // rounded down
             let ends = [at + period - drift.min(period), at + period + drift];
-            let counts = !ALONE.when(!matches!(decision.source, Source::Lease | Source::Store));
+            let is_lent = matches!(decision.source, Source::Lease | Source::Store);
+            let counts = rule.is_entitled_concurrent() || !ALONE.when(!is_lent);
             key.permits.insert((life, permit), Permit { cost: request.cost, ends, counts });
             if counts {
-                self.judge(moment, request, decision, life);
+                let outlasts = if rule.is_entitled_concurrent() { period - drift.min(period) } else { 0 };
+                self.judge(moment, request, decision, (life, outlasts));
             }
         } else if decision.verdict == Verdict::Deny && decision.reason == Reason::Rate && request.kind == Kind::Check {
             self.denied(moment, request, decision);
@@ -222,17 +289,18 @@ impl Permits {
         }
     }
 
-    /// Judges a slot that was given from a lease.
-    fn judge(&mut self, moment: Moment, request: &Request, decision: &Decision, life: Life) {
+    /// Judges a slot that was given from a lease, of which so much time at least must be left.
+    fn judge(&mut self, moment: Moment, request: &Request, decision: &Decision, (life, left): (Life, u64)) {
         let (at, key) = (moment.at, &self.keys[&request.key]);
         let until = key.lessees.get(&life).map_or(0, |lessee| lessee.until);
-        if at >= until {
+        if at + left >= until {
             self.found.add("conservation", moment, || {
                 format!("{request:?}: {decision:?} of a lease that was over at {until}")
             });
         }
-        let (most, out) = (self.most(key.policy, at), key.counted(at));
-        let is_over = out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(key.is_unheard(at));
+        let (most, out) = (self.most_of(key, at), key.counted(at));
+        let is_unheard = !self.is_entitled[key.policy] && key.is_unheard(at);
+        let is_over = out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(is_unheard);
         // A node that knows that more is lent than there is may give only what the others leave, whatever is excused
         // above.
         let (lent, others) = key.lessees.get(&life).map_or((0, 0), |lessee| lessee.shown);
@@ -254,9 +322,10 @@ impl Permits {
         let others = key.peaks.iter().filter(|(other, _)| **other != node);
         let others: u64 = others.map(|(_, peaks)| peak(peaks, at.saturating_sub(HEALED))).sum();
         let own = key.out_of(node, at);
-        let is_free = has_healed && others == 0 && own + request.cost <= most;
+        let missing = self.missing(key, at);
+        let is_free = has_healed && others == 0 && own + request.cost + missing <= most;
         let each = key.peaks.values().map(|peaks| peak(peaks, at.saturating_sub(IDLE)));
-        let wanted = 2 * each.sum::<u64>() + request.cost;
+        let wanted = 2 * each.sum::<u64>() + request.cost + missing;
         let is_stranded = key.is_stranded(at) || self.reach.meets(moment, request.key, HEALED);
         let is_excused = STRANDED.when(is_stranded) || CHANGED.when(at < self.counts[key.policy].1);
         let is_judged = !is_excused || has_healed;
@@ -285,16 +354,18 @@ impl Permits {
             return;
         }
         lessee.calls.insert(call.id, (moment.at, None));
+        let inherited = if moment.at < lessee.inherited.1 { lessee.inherited.0 } else { 0 };
         let [least, most] = key.held(life, moment.at);
-        if !(least..=most).contains(&ask.used) && !FROZEN.when(self.stops.meet(node, moment.at, 0)) {
+        if !(least..=most + inherited).contains(&ask.used) && !FROZEN.when(self.stops.meet(node, moment.at, 0)) {
             self.found.add("conservation", moment, || {
                 format!("key {number}, node {node}: says that its clients have {}, and they have {least}", ask.used)
             });
         }
     }
 
-    fn executed(&mut self, moment: Moment, (life, number): (Life, u32), call: &Call, grant: &Grant, stale: bool) {
-        let at = moment.at;
+    fn executed(&mut self, moment: Moment, (life, number): (Life, u32), call: &Call, grant: &Grant, how: (bool, bool)) {
+        let (at, (stale, is_earlier)) = (moment.at, how);
+        let (Op::Occupy(ask), is_entitled) = (&call.op, call.rule.is_entitled_concurrent()) else { return };
         let most = self.keys.get(&number).map_or(0, |key| self.most(key.policy, at));
         let key = self.keys.entry(number).or_default();
         if FORGOTTEN.when(stale) {
@@ -311,15 +382,24 @@ impl Permits {
         if grant.outdated || grant.replayed {
             return;
         }
+        key.records.insert(life.0, Record { life, slots: grant.granted, until: at + ask.lease.0 });
         // A node that is back under its name takes over the slots of its previous life.
-        key.permits.retain(|((node, incarnation), _), _| *node != life.0 || *incarnation >= life.1);
-        key.lessees.retain(|(node, incarnation), _| *node != life.0 || *incarnation >= life.1);
+        let is_before = |(node, incarnation): &Life| *node == life.0 && *incarnation < life.1;
+        if SUCCEEDED.when(!is_entitled || is_earlier) {
+            key.permits.retain(|(earlier, _), _| !is_before(earlier));
+        }
+        let is_lost = key.lessees.iter().any(|(earlier, lessee)| is_before(earlier) && lessee.dirty.is_some());
+        if FORGOTTEN.when(is_lost) {
+            let before = key.permits.iter_mut().filter(|((earlier, _), _)| is_before(earlier));
+            before.for_each(|(_, permit)| permit.counts = false);
+        }
+        key.lessees.retain(|earlier, _| !is_before(earlier));
         let was_unheard = key.lessees.get(&life).is_some_and(|lessee| lessee.is_unheard(at));
-        if was_unheard {
+        if was_unheard && !is_entitled {
             key.excuse(life, at, grant, most);
         }
         let lessee = key.lessees.entry(life).or_default();
-        lessee.reported = Some(at);
+        lessee.reported = Some((at, ask.lease.0));
         if let Some((_, executed)) = lessee.calls.get_mut(&call.id) {
             *executed = Some(at);
         }
@@ -339,7 +419,15 @@ impl Permits {
         let Some(lessee) = key.lessees.get_mut(&life) else { return };
         let Some((sent, executed)) = lessee.calls.get(&call.id).copied() else { return };
         lessee.calls.retain(|id, _| *id > call.id);
-        lessee.until = sent + LEASE;
+        let (joined, period) = (self.joined.get(&life).copied().unwrap_or(0), call.rule.limits[0].period.0);
+        let until = joined + period + 2 * (period * DRIFT / 1_000_000 + 2);
+        if call.rule.is_entitled_concurrent() && at < until {
+            lessee.inherited = (grant.counters[0].prev.max(lessee.inherited.0), until);
+        }
+        lessee.heard = Some(at);
+        if let Op::Occupy(ask) = &call.op {
+            lessee.until = sent + ask.lease.0;
+        }
         lessee.shown = (grant.granted, grant.counters[0].used.saturating_sub(grant.granted));
         if let (Some(since), Some(executed)) = (lessee.dirty, executed)
             && executed >= since
@@ -359,7 +447,7 @@ fn peak(peaks: &[(u64, u64)], since: u64) -> u64 {
 impl Lessee {
     /// Whether the store has forgotten the node's report.
     fn is_unheard(&self, now: u64) -> bool {
-        self.reported.is_some_and(|reported| now >= reported + LEASE - LEASE * DRIFT / 1_000_000)
+        self.reported.is_some_and(|(reported, lease)| now >= reported + lease - lease * DRIFT / 1_000_000)
     }
 }
 
@@ -502,7 +590,7 @@ impl Observer for Permits {
                 }
             }
             Seen::Answered { request, rule, decision, .. } if rule.is_concurrent() => {
-                self.answered(moment, request, decision, rule.limits[0].period.0);
+                self.answered(moment, request, decision, rule);
             }
             Seen::Released { node, incarnation, key, permit, released } => {
                 let place = ((*node, *incarnation), *permit);
@@ -522,8 +610,8 @@ impl Observer for Permits {
                     key.strand(*node, at);
                 }
             }
-            Seen::Executed { node, incarnation, key, call, grant, stale, .. } if let Op::Occupy(_) = call.op => {
-                self.executed(moment, ((*node, *incarnation), *key), call, grant, *stale);
+            Seen::Executed { node, incarnation, key, call, grant, stale, ran, .. } => {
+                self.executed(moment, ((*node, *incarnation), *key), call, grant, (*stale, ran.is_earlier));
             }
             Seen::Settled { node, incarnation, key, call, grant } if let Op::Occupy(_) = call.op => {
                 self.settled(moment, ((*node, *incarnation), *key), call, *grant);
@@ -539,11 +627,15 @@ impl Observer for Permits {
                     let fresh = limits.first().and_then(|text| rationd::core::limit::Limit::parse(text).ok());
                     let Some(fresh) = fresh else { return };
                     self.periods[policy] = self.periods[policy].max(fresh.period.0);
+                    // Longer slots are lent as those of other limits.
+                    self.is_entitled[policy] &= fresh.period <= Micros::from_secs(60);
                     let (counts, until) = &mut self.counts[policy];
                     counts.push(fresh.count);
                     *until = (*until).max(at + fault.lasts.0 + 2 * LEASE + self.periods[policy]);
                 }
             }
+            Seen::Joined { node, incarnation } => _ = self.joined.insert((*node, *incarnation), at),
+            Seen::Left { node, .. } => _ = self.ended.insert(self.lives.of(*node)),
             Seen::Calm => self.healed = Some(at),
             _ => {}
         }
@@ -571,8 +663,7 @@ mod tests {
     use rationd::core::call::Counter;
     use rationd::core::key::Digest;
     use rationd::core::limit::MAX_LIMITS;
-    use rationd::core::policy::Rule;
-    use rationd::core::time::{Instant, Micros, Timestamp};
+    use rationd::core::time::{Instant, Timestamp};
 
     use super::*;
     use crate::checkers::tests::{History, SECOND};

@@ -119,9 +119,12 @@ impl SecondOpinion {
     fn objection_of_slots(&mut self, call: &Call, grant: &Grant, ran: &Ran) -> Option<String> {
         let (store, [before, after]) = (&mut self.store, &ran.slots);
         store.put_occupied(call.digest, before.as_ref());
-        let own = store.call(grant.now, &ran.node, call);
-        let left = store.occupied(call.digest);
+        let mut own = store.call(grant.now, &ran.node, call);
+        let mut left = store.occupied(call.digest);
         store.put_occupied(call.digest, None);
+        if let (true, Ok(own)) = (ran.is_earlier, &mut own) {
+            as_before(own, &ran.node, left.as_mut());
+        }
         if own.as_ref() != Ok(grant) {
             return Some(format!("the script answered {grant:?}, the memory store {own:?}"));
         }
@@ -232,6 +235,18 @@ fn is_same(before: Option<&Excerpt>, script: Option<Excerpt>, memory: Option<Exc
     let untouched = before.is_some_and(|before| before.expires == memory.expires && before.expires == script.expires);
     let end = Timestamp(memory.expires.0 / 1_000 * 1_000 + 1_000);
     (untouched || end == script.expires) && script.says_as(&memory)
+}
+
+/// Makes of the memory store's answer, and of what it leaves, those of the build before: that says nothing of the slots that a node had, and
+/// forgets a key with the lease of the last report.
+fn as_before(own: &mut Grant, node: &str, left: Option<&mut Occupied>) {
+    own.counters[0].prev = 0;
+    let reported = !own.replayed && !own.outdated;
+    if let Some(left) = left.filter(|_| reported)
+        && let Some([_, _, at]) = left.nodes.get(node)
+    {
+        left.expires = Timestamp(*at);
+    }
 }
 
 /// The same for a concurrent limit. Its leases are whole milliseconds, and `occupy.lua` adds one, so that the key lasts

@@ -82,7 +82,8 @@ impl Quoted<'_> {
             return vec![figures.calls_per_million];
         }
         let beyond = [figures.over, figures.burst_over, figures.waits, figures.peer_waits];
-        figures.used.into_iter().chain(beyond).collect()
+        let of_slots = |used: u64| [used, figures.slots_over, figures.slots_denied];
+        figures.used.into_iter().chain(beyond).chain(figures.slots_used.into_iter().flat_map(of_slots)).collect()
     }
 }
 

@@ -93,6 +93,10 @@ pub struct Figures {
     pub slots_peak: u64,
     /// The part of that beyond the limit; 0 when there is none.
     pub slots_over: u64,
+    /// Slots that clients held when a check was answered, on average, as a part of the limit; `None` when none was checked.
+    pub slots_used: Option<u64>,
+    /// Part of the checks of concurrent limits that were denied though so many slots were in nobody's hands.
+    pub slots_denied: u64,
     /// Jain's index of admitted / asked over the nodes that were asked 100 checks, in thousandths.
     pub fairness: u64,
     /// Bytes a second that came to peers of what one node tells of usage, of the node that tells most.

@@ -27,6 +27,10 @@ impl Expect {
             at_most(wanted(self.slots_over), figures.slots_over, |part| {
                 format!("{} of the slots of a limit out at a time beyond it", percent(part))
             }),
+            self.slots_used.and_then(|least| slots_used(figures, u64::from(least))),
+            at_most(wanted(self.slots_denied), figures.slots_denied, |part| {
+                format!("{} of the checks were denied though there were slots", percent(part))
+            }),
             at_most(wanted(self.herd), figures.herd, |times| {
                 format!("{} times the mean of store calls within 10 ms", thousandths(times))
             }),
@@ -86,6 +90,8 @@ impl Expect {
             part("waits", self.waits, figures.waits),
             part("over", self.over, figures.beyond()),
             part("slots_over", self.slots_over, figures.slots_over),
+            Measured::least("slots_used", self.slots_used, figures.slots_used, percent),
+            part("slots_denied", self.slots_denied, figures.slots_denied),
             times("herd", self.herd, figures.herd),
             Measured::least("fairness", self.fairness, Some(figures.fairness), thousandths),
             part("shares", self.shares, figures.shares),
@@ -113,6 +119,7 @@ impl Expect {
             ("waits", self.waits.map(u64::from), before.waits.map(u64::from)),
             ("over", self.over.map(u64::from), before.over.map(u64::from)),
             ("slots_over", self.slots_over.map(u64::from), before.slots_over.map(u64::from)),
+            ("slots_denied", self.slots_denied.map(u64::from), before.slots_denied.map(u64::from)),
             ("herd", self.herd.map(u64::from), before.herd.map(u64::from)),
             ("shares", self.shares.map(u64::from), before.shares.map(u64::from)),
             ("answer", micros(self.answer), micros(before.answer)),
@@ -126,7 +133,11 @@ impl Expect {
             ("herd_back", self.herd_back.map(u64::from), before.herd_back.map(u64::from)),
             ("told", self.told.map(u64::from), before.told.map(u64::from)),
         ];
-        let least = [("used", self.used, before.used), ("fairness", self.fairness, before.fairness)];
+        let least = [
+            ("used", self.used, before.used),
+            ("slots_used", self.slots_used, before.slots_used),
+            ("fairness", self.fairness, before.fairness),
+        ];
         // A bound that was dropped counts as looser.
         let above = most.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now > then)));
         let below = least.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now < then)));
@@ -183,6 +194,12 @@ fn used(figures: &Figures, least: u64) -> Option<String> {
         )),
         Some(_) => None,
     }
+}
+
+fn slots_used(figures: &Figures, least: u64) -> Option<String> {
+    let seen = figures.slots_used.unwrap_or(0);
+    (seen < least)
+        .then(|| format!("{} of the slots were used on average, wanted at least {}", percent(seen), percent(least)))
 }
 
 fn fairness(figures: &Figures, least: u64) -> Option<String> {
@@ -253,6 +270,8 @@ mod tests {
             waits: 50,
             over: 50,
             slots_over: 50,
+            slots_used: Some(50),
+            slots_denied: 50,
             herd: 50,
             fairness: 50,
             shares: 50,
@@ -269,7 +288,7 @@ mod tests {
             ..Figures::default()
         };
         for at in [49, 50, 51] {
-            let (bounds, is_least) = (all_bounds(at), |name: &str| ["used", "fairness"].contains(&name));
+            let (bounds, is_least) = (all_bounds(at), |name: &str| ["used", "slots_used", "fairness"].contains(&name));
             let measured = bounds.measured(&figures);
             let names: std::collections::BTreeSet<_> = measured.iter().map(|one| one.name).collect();
             assert_eq!(names, fields.as_object().unwrap().keys().map(String::as_str).collect());

@@ -11,7 +11,8 @@ use std::num::NonZeroU64;
 use rationd::core::decision::{Decision, Verdict};
 use rationd::core::policy::Rule;
 
-use super::peak::part;
+use super::judge::ratio;
+use super::peak::{WHOLE, part};
 use crate::maps::Numbered;
 use crate::observe::{Kind, Moment, Request, Seen, Setting};
 
@@ -27,6 +28,11 @@ pub(super) struct Slots {
     keys: BTreeMap<u32, BTreeMap<Slot, Out>>,
     /// The most that were out at once, in thousandths of a percent of the limit.
     peak: u64,
+    /// Checks, and those that were denied though there were enough slots that no client had.
+    checks: u64,
+    false_denials: u64,
+    /// The sum over the checks of the part of their limit that was out when they were answered, at most all of it.
+    used: u128,
 }
 
 /// A slot of a key: its node, that one's incarnation, and its id there.
@@ -42,12 +48,32 @@ struct Out {
 impl Slots {
     pub(super) fn new(setting: &Setting) -> Self {
         let policies = setting.rules.iter().map(|rule| rule.is_concurrent()).collect();
-        Self { policies, lives: Numbered::default(), keys: BTreeMap::new(), peak: 0 }
+        Self {
+            policies,
+            lives: Numbered::default(),
+            keys: BTreeMap::new(),
+            peak: 0,
+            checks: 0,
+            false_denials: 0,
+            used: 0,
+        }
     }
 
     /// The most that were out at once of any key, in thousandths of a percent of its limit.
     pub(super) fn peak(&self) -> u64 {
         self.peak
+    }
+
+    /// Of all checks the part, in thousandths of a percent, that were denied though so many slots were in nobody's hands.
+    pub(super) fn denied(&self) -> u64 {
+        ratio(self.false_denials, self.checks, WHOLE)
+    }
+
+    /// How many slots were out when a check was answered, on average, in thousandths of a percent of the limit. `None` without a check. If checks come
+    /// by chance, that is the average over time.
+    pub(super) fn used(&self) -> Option<u64> {
+        let checks = u128::from(self.checks);
+        (checks > 0).then(|| (self.used / checks) as u64) // a part of the whole
     }
 
     /// Counts an event; returns whether it is about a concurrent limit.
@@ -78,7 +104,21 @@ impl Slots {
         false
     }
 
+    /// Counts a check by what was out when it was answered.
+    fn check(&mut self, at: u64, request: &Request, rule: &Rule, decision: &Decision) {
+        let count = rule.limits[0].count;
+        let out = self.keys.entry(request.key).or_default();
+        out.retain(|_, one| one.ends > at);
+        let all: u64 = out.values().map(|one| one.cost).sum();
+        self.checks += 1;
+        self.used += u128::from(all.min(count)) * u128::from(WHOLE) / u128::from(count);
+        self.false_denials += u64::from(decision.verdict == Verdict::Deny && all + request.cost <= count);
+    }
+
     fn answer(&mut self, at: u64, request: &Request, rule: &Rule, decision: &Decision, warm: u64) {
+        if at >= warm && request.kind == Kind::Check {
+            self.check(at, request, rule, decision);
+        }
         let Some(id) = decision.slot.filter(|_| decision.verdict == Verdict::Allow && request.kind == Kind::Check)
         else {
             return;
@@ -135,10 +175,19 @@ mod tests {
 
         /// A node gives a slot of that id and cost.
         fn give(&mut self, at: u64, node: u32, id: u64, cost: u64, source: Source) -> [u64; 2] {
+            self.answer(at, node, (NonZeroU64::new(id), cost), source)
+        }
+
+        /// A node has none.
+        fn deny(&mut self, at: u64, cost: u64) {
+            self.answer(at, 0, (None, cost), Source::Lease);
+        }
+
+        fn answer(&mut self, at: u64, node: u32, (slot, cost): (Option<NonZeroU64>, u64), source: Source) -> [u64; 2] {
             self.requests += 1;
             let request = &Request { id: self.requests, node, key: 0, policy: 0, cost, kind: Kind::Check, asked: at };
             let decision = &Decision {
-                verdict: Verdict::Allow,
+                verdict: if slot.is_some() { Verdict::Allow } else { Verdict::Deny },
                 limit: 4,
                 remaining: 0,
                 retry_after: None,
@@ -147,7 +196,7 @@ mod tests {
                 reason: Reason::Ok,
                 source,
                 limit_index: 0,
-                slot: NonZeroU64::new(id),
+                slot,
                 epoch: 0,
             };
             let (rule, store) = (&self.rule.clone(), Timestamp(0));
@@ -171,6 +220,22 @@ mod tests {
         assert_eq!(story.give(6, 2, 1, 3, Source::Lease), [125_000, 25_000], "five once more");
         assert_eq!(story.give(7, 2, 2, 1, Source::Lease), [150_000, 50_000]);
         assert_eq!(story.ledger.figures().checks, 0, "no other figure counts them");
+    }
+
+    #[test]
+    fn a_denial_is_false_while_there_are_slots_that_nobody_has() {
+        let mut story = Story::new();
+        for (at, cost, is_false) in [(1, 4, true), (3, 3, true), (4, 4, false)] {
+            if at == 3 {
+                story.give(2, 0, 1, 1, Source::Lease);
+            }
+            let before = story.ledger.slots.false_denials;
+            story.deny(at, cost);
+            assert_eq!(story.ledger.slots.false_denials - before, u64::from(is_false), "at {at}");
+        }
+        let figures = story.ledger.figures();
+        // Two of four checks; nothing was out at the first two of them, and a quarter at the others.
+        assert_eq!((figures.slots_denied, figures.slots_used), (50_000, Some(12_500)));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use rationd::core::limit::{Algorithm, Limit};
 
-use crate::plan::{Demand, Expect, Fault, Gossip, OnStoreLoss, Plan, Policy, Spread, Way, What};
+use super::{scenes, traffic};
+use crate::plan::{Clocks, Demand, Expect, Fault, Gossip, OnStoreLoss, Plan, Policy, Spread, Way, What};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -19,14 +20,45 @@ const LONGEST: u64 = 60_000_000;
 /// The plan of the seed with this number among those from [`FROM`] on; `plan` is what the seed would play otherwise.
 pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
-    if number % EVERY == 5 {
-        return lapsing(&mut random, seed);
+    match number % EVERY {
+        5 => return lapsing(&mut random, seed),
+        7 | 8 => return of_slots(&mut random, seed, plan),
+        _ => {}
     }
-    change_with(
-        seed,
-        Plan { name: format!("swarm-{seed}"), ..plan },
-        Some(Random::stream(seed, "swarm-entitled-opened")),
-    )
+    let opened = Random::stream(seed, "swarm-entitled-opened");
+    with_slots(change_with(seed, Plan { name: format!("swarm-{seed}"), ..plan }, Some(opened)))
+}
+
+/// Most concurrent limits of a plan become entitled.
+fn with_slots(mut plan: Plan) -> Plan {
+    let mut random = Random::stream(plan.seed, "swarm-entitled-slots");
+    for policy in plan.policies.iter_mut().filter(|policy| algorithm(&policy.limits) == Some(Algorithm::Concurrent)) {
+        if random.chance(850) {
+            policy.on_store_loss = OnStoreLoss::Entitled;
+        }
+    }
+    plan
+}
+
+/// Clients take slots while nodes lose the store or die: in a plan that has others beside them, in a scene, or for minutes.
+fn of_slots(random: &mut Random, seed: u64, plan: Plan) -> Plan {
+    let scene = match random.below(8) {
+        0 => return with_slots(lapsing_slots(random, seed)),
+        1 | 2 => scenes::slots(random, seed),
+        3 => scenes::unheard(random, seed),
+        _ => {
+            let (policy, demand) = traffic::flights(random, plan.nodes);
+            let of = plan.policies.len() as u32; // a handful
+            let (mut policies, mut demands) = (plan.policies, plan.demand);
+            policies.push(policy);
+            demands.push(Demand { policy: of, ..demand });
+            Plan { policies, demand: demands, ..plan }
+        }
+    };
+    let about = format!("What the swarm makes of seed {seed}: slots.");
+    let clocks = Clocks { drift_ppm: *random.pick(&[20, 100, 190]), ..scene.clocks };
+    let calm = scene.calm.max(Span::secs(4));
+    with_slots(change(seed, Plan { name: format!("swarm-{seed}"), about, clocks, calm, ..scene }))
 }
 
 /// The same plan with tokens set aside, of windows that are aligned or slide, and of buckets.
@@ -154,6 +186,38 @@ fn lapsing(random: &mut Random, seed: u64) -> Plan {
     }
 }
 
+/// The same of slots: the lease of half of the nodes ends while they are cut off, and clients hold slots to the end of their time.
+fn lapsing_slots(random: &mut Random, seed: u64) -> Plan {
+    let (nodes, count) = (random.between(2, 4) as u32, random.between(4, 20)); // a few
+    let (at, lasts) = (random.between(3_000, 30_000), random.between(610_000, 660_000));
+    let period = *random.pick(&[3_000, 20_000, 60_000]);
+    let stays = random.between(period / 3, period * 2);
+    let pressure = *random.pick(&[500, 1_500, 3_000]);
+    Plan {
+        seed,
+        name: format!("swarm-{seed}"),
+        about: format!("What the swarm makes of seed {seed}: lapsing slots."),
+        span: Span::millis(at + lasts),
+        nodes,
+        clocks: Clocks { drift_ppm: *random.pick(&[20, 100, 190]), ..Clocks::default() },
+        gossip: random.chance(500).then(Gossip::default),
+        policies: vec![Policy { limits: vec![format!("{count}/{period}ms concurrent")], ..Policy::default() }],
+        demand: vec![Demand {
+            rate: (count * 2 * pressure / stays).clamp(1, 40),
+            stays: Span::millis(stays),
+            drops: *random.pick(&[0, 100]),
+            spread: Spread::Even,
+            ..Demand::default()
+        }],
+        faults: vec![Fault {
+            at: Span::millis(at),
+            lasts: Span::millis(lasts),
+            what: What::Cut { nodes: (0..nodes / 2).collect(), masters: Vec::new(), way: Way::Both },
+        }],
+        ..Plan::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,14 +225,18 @@ mod tests {
 
     #[test]
     fn most_policies_are_entitled_and_all_limits_are_limits() {
-        let (mut entitled, mut all, mut lapse) = (0, 0, 0);
+        let (mut entitled, mut all, mut lapse, mut slots) = (0, 0, 0, 0);
         for seed in FROM..FROM + 100 {
             let plan = swarm::plan(seed);
             assert!(crate::scenario::check(&plan).is_ok() && plan.seed == seed, "{plan:?}");
             lapse += u64::from(plan.about.ends_with("lapsing."));
+            slots += u64::from(plan.about.ends_with("lapsing slots."));
             all += plan.policies.iter().filter(|policy| policy.limits[0] != crate::swarm::calm::PLAIN).count();
             entitled += plan.policies.iter().filter(|policy| policy.on_store_loss == OnStoreLoss::Entitled).count();
         }
-        assert!(entitled * 10 > all * 7 && entitled < all && lapse == 10, "{entitled} of {all}, {lapse}");
+        assert!(
+            entitled * 10 > all * 7 && entitled < all && lapse == 10 && slots > 1,
+            "{entitled} of {all}, {lapse}, {slots}"
+        );
     }
 }

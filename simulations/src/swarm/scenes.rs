@@ -527,7 +527,7 @@ fn refunds(random: &mut Random, _: u64) -> Plan {
 }
 
 /// Clients hold slots of a concurrent limit when the store forgets, fails over or is slow, and nodes die.
-fn slots(random: &mut Random, _: u64) -> Plan {
+pub(super) fn slots(random: &mut Random, _: u64) -> Plan {
     let nodes = random.between(2, 8) as u32; // at most 8
     let (policy, demand) = traffic::flights(random, nodes);
     let some = (0..nodes.div_ceil(2)).collect();
@@ -609,7 +609,7 @@ fn lent(random: &mut Random, _: u64) -> Plan {
 
 /// A node hands out slots of a concurrent limit all the time, is not heard by the store for longer than its lease
 /// lasts, and is heard again. The store is far away, so that a lease ends well before it would by the answer's arrival.
-fn unheard(random: &mut Random, _: u64) -> Plan {
+pub(super) fn unheard(random: &mut Random, _: u64) -> Plan {
     let nodes = random.between(2, 4) as u32; // at most 4
     let count = random.between(8, 60);
     let on_store_loss = *random.pick(&[OnStoreLoss::Share, OnStoreLoss::Share, OnStoreLoss::Deny]);

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::core::answer::{Resolution, turned_away};
-use crate::core::call::{Call, Grant, StoreError};
+use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::calls::{Flight, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source};
@@ -33,9 +33,13 @@ mod renewal;
 /// reports are needed.
 pub(in crate::core) const LEASE: Micros = Micros::from_secs(10);
 
-/// A node reports again after this fraction of [`LEASE`]. So the store may be away for six seconds before permits end
-/// that clients hold. With a smaller divisor the store may be away for less time, and a larger one costs more reports.
-const RENEW_PART: u64 = 3;
+/// The same where a node that has lost the store goes on within the slots that it was lent ([`Rule::is_entitled_concurrent`]). Longer, and those
+/// of a node that was killed are missing for longer; shorter, and a node is without slots sooner in a long outage.
+pub(in crate::core) const ENTITLED_LEASE: Micros = Micros::from_secs(600);
+
+/// A node reports again after so long, a third of [`LEASE`], however long its permits are lent. So the store may be away for six seconds
+/// before permits end that clients hold. If this were longer, the store could be away for less time; shorter, it would cost more reports.
+const RENEW: Micros = Micros(LEASE.0 / 3);
 
 /// A node that may give no more than this fraction of its permits to clients asks for more before anybody must wait. With a larger
 /// one, nodes hold what others lack; with a smaller one, more clients wait.
@@ -87,6 +91,9 @@ pub(in crate::core) struct ConcurrentKey {
     /// Permits that the store counts as this node's until `until`, including those that clients hold.
     lent: u64,
     until: Due,
+    /// Until when the store may count more than `lent` as this node's, because it may have executed a call that it was not heard to answer.
+    /// It matters where a lease is long: others would lack those permits for as long.
+    doubt_until: Due,
     /// Permits of all other nodes, and how many nodes have some, as of the store's last answer.
     others: u64,
     nodes: u32,
@@ -117,6 +124,7 @@ impl ConcurrentKey {
             permits: Permits::default(),
             lent: 0,
             until: Due::AT_ONCE,
+            doubt_until: Due::AT_ONCE,
             others: 0,
             nodes: cx.nodes,
             answered: None,
@@ -176,7 +184,38 @@ impl ConcurrentKey {
 
     /// Permits that this node may give to clients.
     fn usable(&self, now: Instant) -> u64 {
-        self.counted(now).min(self.most())
+        if self.would_outlast(now) { 0 } else { self.counted(now).min(self.most()) }
+    }
+
+    /// Whether a client could hold a permit for longer than the store keeps it from others, if it were given now. Where it cannot, no
+    /// permit that was given within a lease is ever beside one that another node was lent.
+    fn would_outlast(&self, now: Instant) -> bool {
+        let ends = self.rule.is_entitled_concurrent() && !on(Mutant::PermitsOutlastTheLease);
+        ends && self.until.has_come(now + self.limit().period)
+    }
+
+    /// For how long the store is asked to keep permits from others.
+    fn lease(&self, cx: &Context) -> Micros {
+        if !self.rule.is_entitled_concurrent() || on(Mutant::EntitledPermitsLapseSoon) {
+            return LEASE;
+        }
+        // A node that leaves is not there to return what its clients keep. That ends with the last permit that it has given.
+        if cx.draining { LEASE.max(self.limit().period.rounded_late()) } else { ENTITLED_LEASE }
+    }
+
+    /// Whether the store may count more than `lent` as this node's.
+    fn is_in_doubt(&self, now: Instant) -> bool {
+        !self.doubt_until.has_come(now)
+    }
+
+    /// Whether clients of another process, which had this node's name before, may hold permits of which this one knows nothing.
+    fn may_inherit(&self, cx: &Context, now: Instant) -> bool {
+        self.rule.is_entitled_concurrent() && now < self.inherited_until(cx) && !on(Mutant::InheritedPermitsForgotten)
+    }
+
+    /// When the last permit has ended that such a process can have given.
+    fn inherited_until(&self, cx: &Context) -> Instant {
+        cx.started() + self.limit().period.rounded_late()
     }
 
     /// Permits that others lack because the store counts them as this node's: where all nodes together have more than the limit, it may
@@ -274,8 +313,11 @@ impl ConcurrentKey {
         Decision { slot: Some(id), ..self.answer(cx, now, cost, Resolution::allow(source)) }
     }
 
-    /// This node's part of the limit while the store is away.
+    /// This node's part of the limit while the store is away. Beside permits that are lent for long there is none.
     fn share(&self, cx: &Context) -> u64 {
+        if self.rule.is_entitled_concurrent() && !on(Mutant::ShareBesideEntitledPermits) {
+            return 0;
+        }
         let nodes = cx.fleet.map_or(self.nodes, |fleet| fleet.largest.max(self.nodes));
         let share = u128::from(self.limit().count) * u128::from(share_ppm(nodes)) / u128::from(WHOLE);
         share as u64 // at most the count
@@ -345,7 +387,8 @@ impl ConcurrentKey {
                 }
             }
             Ok(grant) => {
-                self.learn(now, sent, &grant);
+                let lease = if let Op::Occupy(ask) = call.op { ask.lease } else { LEASE };
+                self.learn(cx, now, (sent, lease), &grant);
                 Wish::Answered
             }
             Err(StoreError::Busy { wait }) => {
@@ -360,15 +403,29 @@ impl ConcurrentKey {
         self.advance(cx, now, wish);
     }
 
-    /// Learns what the store has answered to a call that was sent then.
-    fn learn(&mut self, now: Instant, sent: Instant, grant: &Grant) {
+    /// Learns what the store has answered to a call that was sent then, and asked for permits for so long.
+    fn learn(&mut self, cx: &mut Context, now: Instant, (sent, lease): (Instant, Micros), grant: &Grant) {
+        if self.answered.is_none() && self.may_inherit(cx, now) {
+            self.inherit(cx, grant.counters[0].prev);
+        }
         self.lent = grant.granted;
         let sent = if on(Mutant::PermitsFromArrival) { now } else { sent };
-        self.until = Due::at(sent + LEASE.rounded_early());
+        let is_bug = self.rule.is_entitled_concurrent() && on(Mutant::EntitledPermitsLapseSoon);
+        let lease = if is_bug { ENTITLED_LEASE } else { lease };
+        self.until = Due::at(sent + lease.rounded_early());
         self.others = grant.counters[0].used.saturating_sub(self.lent);
         self.nodes = grant.nodes.max(1);
         self.answered = Some(now);
+        self.doubt_until = Due::AT_ONCE;
         self.away = None;
-        self.renew_at = Due::at(sent + Micros(LEASE.0 / RENEW_PART));
+        self.renew_at = Due::at(sent + RENEW);
+    }
+
+    /// Counts permits as held that were this node's before its first answer. Another process must have been lent them under its name, and its
+    /// clients may go on with them until their time is over. Nobody can release them.
+    fn inherit(&mut self, cx: &mut Context, had: u64) {
+        if let Some(id) = NonZeroU64::new(cx.id()).filter(|_| had > 0) {
+            self.permits.take(id, had, self.inherited_until(cx));
+        }
     }
 }

@@ -3,12 +3,13 @@
 //! It first answers those who wait and can be answered, and then asks the store for what is missing, in one call. What need not wait is no
 //! matter of this file: an input returns it. Part of `concurrent/key.rs`.
 
-use super::{ConcurrentKey, LEASE, Wish};
+use super::{ConcurrentKey, RENEW, Wish};
 use crate::core::answer::{Resolution, turned_away};
 use crate::core::call::{Call, Occupy, Op};
 use crate::core::calls::{Flight, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::limit::MAX_SLOTS;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros};
 
@@ -53,14 +54,28 @@ impl ConcurrentKey {
             return None;
         }
         let used = self.permits.used();
-        match wish {
+        let wanted = match wish {
             Wish::Nothing | Wish::Released | Wish::TurnAway => None,
             Wish::Ahead => (!cx.draining && self.is_low(now)).then_some(WANT_TIMES * used),
             Wish::Answered if self.line.is_empty() => None,
             Wish::Answered | Wish::Join | Wish::Again => Some(WANT_TIMES * (used + self.line.wanted())),
             Wish::Look => self.renewal(now),
-            Wish::HandBack => (self.lent > used).then_some(used),
+            Wish::HandBack => return (self.lent > used).then_some(used),
+        };
+        wanted.map(|want| want.max(self.reserved(cx, now)))
+    }
+
+    /// Permits that a call must not hand back, though no client is known to need them.
+    fn reserved(&self, cx: &Context, now: Instant) -> u64 {
+        if !self.rule.is_entitled_concurrent() {
+            return 0;
         }
+        if self.answered.is_none() && self.may_inherit(cx, now) {
+            // It is not known how many the process before had, so all of them stay this node's.
+            return MAX_SLOTS;
+        }
+        // What a call without an answer hands back is lost to both sides until the store is there again.
+        if self.away.is_some() { self.counted(now) } else { 0 }
     }
 
     /// Reports how many permits are in use, and how many this node would like.
@@ -68,11 +83,20 @@ impl ConcurrentKey {
         let used = self.permits.used();
         let waiting = self.line.wanted();
         self.line.note_answers(1);
-        let want = want.max(used + waiting).min(self.most().max(used));
-        // Permits that this node no longer wants belong to others from now on.
-        self.lent = self.lent.min(want);
+        let most = if want == MAX_SLOTS { want } else { self.most() };
+        let want = want.max(used + waiting).min(most.max(used));
+        // Permits that this node no longer wants belong to others from now on, because the store may execute the call at any time from now
+        // on, and its answer may be lost. It never leaves the node fewer than `want` of those that it has.
+        if !on(Mutant::PermitsKeptThoughHandedBack) {
+            self.lent = self.lent.min(want);
+        }
         let used = if on(Mutant::PermitsNotTold) { 0 } else { used };
-        let occupy = Occupy { used, need: waiting, want, lease: LEASE };
+        let lease = self.lease(cx);
+        if self.rule.is_entitled_concurrent() {
+            self.doubt_until = Due::at(now + lease);
+            self.renew_at = Due::at(now + RENEW);
+        }
+        let occupy = Occupy { used, need: waiting, want, lease };
         let (id, digest, rule) = (cx.id(), self.digest, self.rule.clone());
         let call = Call { id, digest, rule, op: Op::Occupy(occupy), sent_at: now };
         self.flight = Some(Flight::send(cx, call, now));
