@@ -18,53 +18,53 @@ use rationd::store::memory::MemoryStore;
 
 use support::random::below;
 
-const SECOND: u64 = 1_000_000;
-const EPOCH: u64 = 1_800_000_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const EPOCH: u64 = 1_800_000_000_000_000;
 
 /// Nodes, one store between them, and a network.
-struct World {
-    now: u64,
-    rule: Arc<Rule>,
-    store: MemoryStore,
-    nodes: Vec<Node>,
-    mail: BTreeMap<(u64, u64), Mail>,
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) store: MemoryStore,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) mail: BTreeMap<(u64, u64), Mail>,
     sent: u64,
-    random: u64,
-    weather: Weather,
-    calls: u64,
+    pub(crate) random: u64,
+    pub(crate) weather: Weather,
+    pub(crate) calls: u64,
 }
 
-struct Node {
-    shard: Shard,
+pub(crate) struct Node {
+    pub(crate) shard: Shard,
     /// Slots in clients' hands, and until when they are theirs at most.
-    held: BTreeMap<NonZeroU64, u64>,
-    parked: BTreeSet<Ticket>,
+    pub(crate) held: BTreeMap<NonZeroU64, u64>,
+    pub(crate) parked: BTreeSet<Ticket>,
     /// Answers in the order in which they came.
-    answers: VecDeque<Decision>,
-    is_cut: bool,
+    pub(crate) answers: VecDeque<Decision>,
+    pub(crate) is_cut: bool,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are few")]
-enum Mail {
+pub(crate) enum Mail {
     ToStore(usize, Call),
     ToNode(usize, Call, Result<Grant, StoreError>),
 }
 
 #[derive(Clone, Copy)]
-struct Weather {
-    delay: u64,
+pub(crate) struct Weather {
+    pub(crate) delay: u64,
     /// Per mille.
-    loss: u64,
-    repeats: u64,
+    pub(crate) loss: u64,
+    pub(crate) repeats: u64,
 }
 
 /// How long a connection waits for what was lost.
 const RETRANSMISSION: u64 = 200_000;
 
-const FAIR: Weather = Weather { delay: 0, loss: 0, repeats: 0 };
+pub(crate) const FAIR: Weather = Weather { delay: 0, loss: 0, repeats: 0 };
 
 impl World {
-    fn new(limit: &str, nodes: usize, seed: u64, weather: Weather) -> Self {
+    pub(crate) fn new(limit: &str, nodes: usize, seed: u64, weather: Weather) -> Self {
         let rule = Arc::new(Rule::of("flight", &[Limit::parse(limit).expect(limit)]));
         let settings = Settings { max_keys: 100, timeout: Micros(50_000), lease_ahead: true };
         let node = |index: usize| Node {
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    fn drain(&mut self, node: usize) {
+    pub(crate) fn drain(&mut self, node: usize) {
         while let Some(effect) = self.nodes[node].shard.poll_effect() {
             match effect {
                 Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Asks for a slot; the decision, if there is one at once.
-    fn check(&mut self, node: usize) -> Option<Decision> {
+    pub(crate) fn check(&mut self, node: usize) -> Option<Decision> {
         self.check_key(node, b"k")
     }
 
@@ -133,11 +133,11 @@ impl World {
         self.nodes[node].answers.pop_front()
     }
 
-    fn allowed(&mut self, node: usize) -> bool {
+    pub(crate) fn allowed(&mut self, node: usize) -> bool {
         self.check(node).expect("an answer at once").verdict == Verdict::Allow
     }
 
-    fn release(&mut self, node: usize, slot: NonZeroU64) {
+    pub(crate) fn release(&mut self, node: usize, slot: NonZeroU64) {
         let is_held = self.nodes[node].held.remove(&slot).is_some_and(|ends| ends > self.now);
         let released = self.nodes[node].shard.release(Instant(self.now), Digest::of("flight", b"k"), slot);
         assert_eq!(released, is_held);
@@ -145,13 +145,13 @@ impl World {
         self.run(self.now);
     }
 
-    fn release_one(&mut self, node: usize) {
+    pub(crate) fn release_one(&mut self, node: usize) {
         let slot = *self.nodes[node].held.keys().next().expect("a slot");
         self.release(node, slot);
     }
 
     /// Everything that happens until then.
-    fn run(&mut self, until: u64) {
+    pub(crate) fn run(&mut self, until: u64) {
         loop {
             let timer = self
                 .nodes
@@ -178,7 +178,7 @@ impl World {
         self.now = until;
     }
 
-    fn deliver(&mut self, mail: Mail) {
+    pub(crate) fn deliver(&mut self, mail: Mail) {
         match mail {
             Mail::ToStore(node, call) if self.nodes[node].is_cut => {
                 let lost = StoreError::Away { since: Instant(self.now) };
@@ -196,11 +196,11 @@ impl World {
         }
     }
 
-    fn pass(&mut self, span: u64) {
+    pub(crate) fn pass(&mut self, span: u64) {
         self.run(self.now + span);
     }
 
-    fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.nodes.iter().flat_map(|node| node.held.values()).filter(|ends| **ends > self.now).count()
     }
 }

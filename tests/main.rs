@@ -17,6 +17,7 @@ mod clients;
 mod clocks;
 mod completions;
 mod concurrent;
+mod concurrent_entitled;
 mod config;
 mod daemon_seeded;
 mod demo;
