@@ -165,7 +165,7 @@ fn the_bound_holds_whoever_is_cut_off_or_killed() {
             let slots: Vec<NonZeroU64> = world.nodes[node].held.keys().copied().collect();
             match below(&mut world.random, 200) {
                 0 => before.extend(restart(&mut world, node)),
-                1..4 => world.nodes[node].is_cut ^= true,
+                1..=4 => world.nodes[node].is_cut ^= true,
                 5..100 if !slots.is_empty() => {
                     let slot = slots[below(&mut world.random, slots.len() as u64) as usize];
                     world.release(node, slot);

@@ -8,7 +8,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, Occupy, Op, Window};
+use rationd::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Known, Occupy, Op, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -140,7 +140,9 @@ fn as_then(grant: &Grant, rule: &Rule) -> Vec<u64> {
     let [replayed, damaged, reset] = [grant.replayed, grant.damaged, grant.reset].map(u64::from);
     let mut numbers = vec![grant.granted, replayed, damaged, grant.epoch, reset, grant.nodes.into(), grant.now.0];
     let counters = grant.counters.iter().take(rule.limits.len());
-    numbers.extend(counters.flat_map(|counter| [counter.used, counter.prev, counter.at.0]));
+    // Of slots the scripts of then did not say how many the node had before.
+    let prev = |counter: &Counter| if rule.is_concurrent() { 0 } else { counter.prev };
+    numbers.extend(counters.flat_map(|counter| [counter.used, prev(counter), counter.at.0]));
     numbers
 }
 
