@@ -202,7 +202,10 @@ impl Entitled {
                     self.found.add("entitled", moment, wrong);
                 }
                 let place = self.places.entry(key).or_default().entry(life).or_default();
-                place.lately.iter_mut().for_each(|spent| spent.owed = 0);
+                if at > 0 {
+                    // The store was charged for what is of this window, and the node spends nothing before it has ended.
+                    place.lately.clear();
+                }
                 place.freed.max(at)
             }
             false => window_end(&call.rule.limits[0], grant.now).0,
