@@ -58,12 +58,11 @@ struct Execution {
     seen: u64,
 }
 
-/// What a node has spent at one time, and how much of it the store has yet to be charged.
+/// What a node has spent at one time, and the store has yet to be charged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     at: u64,
     tokens: u64,
-    owed: u64,
 }
 
 /// What one node believes to be set aside for it of one key, and what it has spent of it.
@@ -195,7 +194,7 @@ impl Entitled {
         let freed = match call.rule.is_entitled_from_first() {
             true => {
                 let (at, period) = (grant.counters[0].at.0, call.rule.limits[0].period.0);
-                let owed = place.lately.iter().filter(|spent| spent.at + period > at).map(|spent| spent.owed).sum();
+                let owed = place.lately.iter().filter(|spent| spent.at + period > at).map(|spent| spent.tokens).sum();
                 let Op::Acquire(Acquire { need, .. }) = call.op else { return };
                 if at > 0 && need < owed && !self.is_forgotten(key, self.last_answer(key, life)) {
                     let wrong = || format!("key {key}: {life:?} owes {owed} of the window until {at}: {call:?}");
@@ -253,7 +252,6 @@ impl Entitled {
             for spent in &mut place.lately {
                 let part = left.min(spent.tokens);
                 spent.tokens -= part;
-                spent.owed = spent.owed.min(spent.tokens);
                 left -= part;
             }
             return;
@@ -324,7 +322,7 @@ impl Entitled {
         what: &dyn Fn() -> String,
     ) {
         let place = self.places.entry(key).or_default().entry(life).or_default();
-        place.lately.push_back(Spent { at: store, tokens: cost, owed: cost });
+        place.lately.push_back(Spent { at: store, tokens: cost });
         while place.lately.front().is_some_and(|spent| spent.at + period < store) {
             place.lately.pop_front();
         }

@@ -13,7 +13,7 @@ use crate::core::span_budget::SpanBudget;
 use crate::core::time::{Instant, Timestamp};
 
 impl LeasedKey {
-    /// The budget of a loss of the store, as it is or new.
+    /// A budget of which nothing is admitted.
     fn new_span_budget(&self) -> Box<SpanBudget> {
         Box::new(SpanBudget::new(self.view.rule().limits[0].period))
     }
@@ -22,7 +22,10 @@ impl LeasedKey {
     pub(super) fn decide_by_span(&mut self, now: Instant, cost: u64) -> Decision {
         let mut budget = self.rare.outage.take_span_budget().unwrap_or_else(|| self.new_span_budget());
         let decision = self.ask_span(&mut budget, now, cost);
-        self.rare.outage.put_span_budget(budget);
+        // Most keys are denied everything for as long as nothing is set aside for them.
+        if budget.is_open(now) {
+            self.rare.outage.put_span_budget(budget);
+        }
         decision
     }
 
@@ -32,6 +35,7 @@ impl LeasedKey {
         self.ask_span(&mut budget.unwrap_or_else(|| self.new_span_budget()), now, cost)
     }
 
+    /// Admits a check and counts it in the budget, or denies it.
     fn ask_span(&self, budget: &mut SpanBudget, now: Instant, cost: u64) -> Decision {
         let (limit, clock, entitlement) =
             (&self.view.rule().limits[0], self.view.clock(), self.rare.outage.entitlement());
