@@ -58,7 +58,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (_server, socket) = redis_server(None)?;
     let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
     let mut redis = await_condition("redis-server", || client.get_connection().ok())?;
-    evalsha::introduction().query::<Value>(&mut redis)?;
+    for script in script::all() {
+        redis::cmd("SCRIPT").arg("LOAD").arg(script.text).exec(&mut redis)?;
+    }
     let gcra = include_str!("compare/gcra.lua");
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(gcra).query(&mut redis)?;
     let plain =

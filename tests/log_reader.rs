@@ -8,11 +8,10 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::clock::Watch;
+use support::clock::{Starved, Watch};
 use support::poll::{wait_for, wait_until};
 use support::process::{signal, without_settings};
 use support::resp::{Connection, Reply};
@@ -67,18 +66,6 @@ impl Drop for Stalled {
     }
 }
 
-/// Notes for how long this machine keeps a thread waiting that wants to run now.
-fn sing(longest_us: &AtomicU64, songs: &AtomicU64, stop: &AtomicBool) {
-    let watch = Watch::start();
-    while !stop.load(Ordering::Relaxed) {
-        let due = watch.elapsed() + Duration::from_millis(2);
-        watch.pause_until(due);
-        let late = watch.elapsed().saturating_sub(due).as_micros() as u64;
-        longest_us.fetch_max(late, Ordering::Relaxed);
-        songs.fetch_add(1, Ordering::Release);
-    }
-}
-
 /// Whether a check of `key` was decided by the store or from its tokens, and how long it took.
 fn check(connection: &mut Connection<UnixStream>, key: &str) -> (String, Duration) {
     let watch = Watch::start();
@@ -95,56 +82,45 @@ fn a_reader_that_has_stalled_stops_nothing() {
         "[store]\nurl = {:?}\ntimeout = \"50ms\"\n[policy.api]\nlimits = [\"1000000/1h fixed\"]\n",
         redis.url()
     ));
-    let (stop, longest_us, songs) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    thread::scope(|scope| {
-        scope.spawn(|| sing(&longest_us, &songs, &stop));
-        let starved = || Duration::from_micros(longest_us.swap(0, Ordering::Relaxed));
-        let mut connection = daemon.connect().expect("it accepts");
-        let (mut asked, mut latest, mut late) = (0_u64, Duration::ZERO, Vec::new());
-        let mut from_store = [0_u64; 2];
-        let watch = Watch::start();
-        let (away, back) = (Duration::from_secs(seconds) / 4, Duration::from_secs(seconds) / 2);
-        let (mut killed, mut restarted) = (false, false);
-        while watch.elapsed() < Duration::from_secs(seconds) {
-            if !killed && watch.elapsed() > away {
-                redis.kill();
-                killed = true;
-            }
-            if !restarted && watch.elapsed() > back {
-                redis.restart();
-                restarted = true;
-            }
-            starved();
-            let (source, took) = check(&mut connection, &format!("user:{asked}"));
-            let mut excused = Duration::ZERO;
-            if took > LATEST {
-                // Whoever notes it may itself have waited until now.
-                let sung = songs.load(Ordering::Acquire);
-                wait_until("it has noted how long it waited", 10, || songs.load(Ordering::Acquire) > sung);
-                excused = starved();
-            }
-            latest = latest.max(took.saturating_sub(excused));
-            if took > LATEST + excused {
-                late.push((took, excused, source.clone()));
-            }
-            if source == "store" || source == "lease" {
-                from_store[usize::from(restarted)] += 1;
-            }
-            // What any client can make the daemon log.
-            if asked % 50 == 0 {
-                let reload = Watch::start();
-                connection.ask_text("RATION.RELOAD").expect("an answer");
-                connection.ask_text("RATION.STATS").expect("an answer");
-                assert!(reload.elapsed() < Duration::from_secs(2), "a reload took {:?}", reload.elapsed());
-            }
-            asked += 1;
-            watch.pause_until(Duration::from_millis(asked * 2));
+    let starved = Starved::watch();
+    let mut connection = daemon.connect().expect("it accepts");
+    let (mut asked, mut latest, mut late) = (0_u64, Duration::ZERO, Vec::new());
+    let mut from_store = [0_u64; 2];
+    let watch = Watch::start();
+    let (away, back) = (Duration::from_secs(seconds) / 4, Duration::from_secs(seconds) / 2);
+    let (mut killed, mut restarted) = (false, false);
+    while watch.elapsed() < Duration::from_secs(seconds) {
+        if !killed && watch.elapsed() > away {
+            redis.kill();
+            killed = true;
         }
-        stop.store(true, Ordering::Relaxed);
-        eprintln!("{asked} checks in {seconds} s, the latest after {latest:?}; from the store {from_store:?}");
-        assert!(late.is_empty(), "{} of {asked} answers came late: {late:?}", late.len());
-        assert!(from_store.iter().all(|&count| count > 10), "the store was not found again: {from_store:?}");
-    });
+        if !restarted && watch.elapsed() > back {
+            redis.restart();
+            restarted = true;
+        }
+        starved.take();
+        let (source, took) = check(&mut connection, &format!("user:{asked}"));
+        let excused = if took > LATEST { starved.take_whole() } else { Duration::ZERO };
+        latest = latest.max(took.saturating_sub(excused));
+        if took > LATEST + excused {
+            late.push((took, excused, source.clone()));
+        }
+        if source == "store" || source == "lease" {
+            from_store[usize::from(restarted)] += 1;
+        }
+        // What any client can make the daemon log.
+        if asked % 50 == 0 {
+            let reload = Watch::start();
+            connection.ask_text("RATION.RELOAD").expect("an answer");
+            connection.ask_text("RATION.STATS").expect("an answer");
+            assert!(reload.elapsed() < Duration::from_secs(2), "a reload took {:?}", reload.elapsed());
+        }
+        asked += 1;
+        watch.pause_until(Duration::from_millis(asked * 2));
+    }
+    eprintln!("{asked} checks in {seconds} s, the latest after {latest:?}; from the store {from_store:?}");
+    assert!(late.is_empty(), "{} of {asked} answers came late: {late:?}", late.len());
+    assert!(from_store.iter().all(|&count| count > 10), "the store was not found again: {from_store:?}");
     let watch = Watch::start();
     signal(daemon.child.id(), "TERM");
     let status = wait_for("it leaves", 10, || daemon.child.try_wait().expect("it is our child"));

@@ -31,8 +31,10 @@ fn has_data_thread(daemon: &Daemon) -> bool {
     threads(daemon).iter().any(|name| name.starts_with("rationd-data"))
 }
 
+/// With a timeout that is long enough for five hundred first checks where one slow processor runs daemon, store and client,
+/// and shorter than the second of silence after which a store is taken for lost.
 fn with_store(server: &Server, rest: &str) -> String {
-    format!("[store]\nurl = {:?}\ntimeout = \"200ms\"\n{rest}\n[policy.api]\nlimits = [\"5/1h fixed\"]\n", server.url())
+    format!("[store]\nurl = {:?}\ntimeout = \"800ms\"\n{rest}\n[policy.api]\nlimits = [\"5/1h fixed\"]\n", server.url())
 }
 
 /// Checks these keys, all at once: how many were admitted or not, and by what that was decided.

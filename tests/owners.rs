@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use support::clock::{Watch, wait_for_boundary, wall_us};
+use support::clock::{Starved, Watch, wait_for_boundary, wall_us};
 use support::fleet::Issuer;
 use support::metrics::Metrics;
 use support::poll::wait_until;
@@ -43,6 +43,7 @@ fn print(line: &str) {
 struct Trio {
     daemons: Vec<Daemon>,
     clients: Vec<Connection<UnixStream>>,
+    starved: Starved,
     /// Its files are read again while the daemons run.
     _issuer: Issuer,
 }
@@ -53,6 +54,7 @@ struct Check {
     allowed: bool,
     reset_at: i64,
     source: String,
+    /// Without the time for which this machine kept threads waiting, where it was long.
     waited: Duration,
 }
 
@@ -75,7 +77,7 @@ impl Trio {
             daemons.iter().all(|daemon| daemon.metrics().sum("rationd_fleet_nodes", &["state=\"up\""]) == NODES as f64)
         });
         let clients = daemons.iter().map(|daemon| daemon.connect().expect("it listens")).collect();
-        Self { daemons, clients, _issuer: issuer }
+        Self { daemons, clients, starved: Starved::watch(), _issuer: issuer }
     }
 
     /// Daemons that all reach this store.
@@ -85,9 +87,13 @@ impl Trio {
     }
 
     fn check(&mut self, node: usize, policy: &str, key: &str) -> Check {
+        self.starved.take();
         let watch = Watch::start();
         let reply = self.clients[node].ask(&[b"RATION.CHECK", policy.as_bytes(), key.as_bytes()]);
-        let waited = watch.elapsed();
+        let mut waited = watch.elapsed();
+        if waited > LATEST {
+            waited = waited.saturating_sub(self.starved.take_whole());
+        }
         let reply = reply.unwrap_or_else(|error| panic!("{error}; log:\n{}", self.daemons[node].log()));
         let items = reply.items();
         let (allowed, reset_at, source) = (items[0].int() == 0, items[6].int(), items[9].text());

@@ -3,13 +3,17 @@
 
 use crate::support::{behaviour, load, poll, server, store_suite};
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rationd::clock::Clock;
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::store::redis::{BreakerState, CallOutcome, Confirm, RedisOptions, RedisStore};
+use rationd::store::script;
 use tokio::runtime::Runtime;
 
 use behaviour::{NODES, compare_with_memory};
@@ -159,6 +163,36 @@ fn missing_script_is_sent_once() {
         assert_eq!(bench.acquire(b"k", id).expect("a grant").granted, 1);
     }
     assert_eq!((bench.used(b"k"), bench.store.snapshot().noscript), (6, 4), "three acquires and the peek");
+}
+
+/// Servers are shared with others, whom each script that nobody calls would cost a millisecond and twenty kilobytes.
+#[test]
+fn a_script_that_few_policies_need_is_loaded_with_its_first_call() {
+    let server = Server::plain();
+    let cached = || server.info("memory", "number_of_cached_scripts").expect("Redis says it").parse::<usize>();
+    for confirm in [Confirm::Off, Confirm::On] {
+        server.ask("SCRIPT FLUSH SYNC").expect("SCRIPT FLUSH");
+        let bench = Bench::connected(&RedisOptions { confirm, ..options(&server.url()) });
+        // And the script that shows how the server writes large numbers.
+        assert_eq!(cached(), Ok(script::usual().len() + 1));
+        let limit = Limit::parse("100/1m fixed").expect("a limit");
+        let rule = Rule { on_store_loss: OnStoreLoss::Entitled, ..Rule::of("load", &[limit]) };
+        let rule = Arc::new(rule);
+        for id in 1..=3 {
+            let call = acquire_one(&bench.clock, &rule, Digest::of("load", b"k"), id);
+            bench.call(&call).expect("an answer");
+            assert_eq!(cached(), Ok(script::usual().len() + 2));
+        }
+        assert_eq!(bench.store.snapshot().noscript, 0);
+        // Lost with the others, it is brought along once.
+        server.ask("SCRIPT FLUSH SYNC").expect("SCRIPT FLUSH");
+        for id in 4..=5 {
+            let call = acquire_one(&bench.clock, &rule, Digest::of("load", b"k"), id);
+            bench.call(&call).expect("an answer");
+        }
+        assert_eq!(bench.store.snapshot().noscript, 1);
+        server.ask("FLUSHALL").expect("FLUSHALL");
+    }
 }
 
 /// Keys that are asked for in one go.

@@ -110,17 +110,25 @@ impl Source {
     }
 }
 
-/// All scripts: what to load on a new connection.
+/// All scripts.
 #[must_use]
 pub fn all() -> [&'static Script; 32] {
     std::array::from_fn(|place| match place {
+        0..12 => usual()[place],
+        12..17 => &ENTITLED[place - 12],
+        17..22 => &BUCKET[place - 17],
+        22..27 => &SLIDING[place - 22],
+        _ => &OPENED[place - 27],
+    })
+}
+
+/// Those that are loaded on a new connection, because most policies need no other.
+#[must_use]
+pub fn usual() -> [&'static Script; 12] {
+    std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
-        10..15 => &ENTITLED[place - 10],
-        15..20 => &BUCKET[place - 15],
-        20..25 => &SLIDING[place - 20],
-        25..30 => &OPENED[place - 25],
-        30 => &OF_MANY,
+        10 => &OF_MANY,
         _ => &OCCUPY,
     })
 }
@@ -213,6 +221,12 @@ impl Script {
             Op::Reset => &scripts[4],
             Op::Occupy(_) => &OCCUPY,
         }
+    }
+
+    /// The script for a call, where it is none of the [`usual`] ones.
+    #[must_use]
+    pub fn unusual(call: &Call) -> Option<&'static Self> {
+        call.sets_aside().then(|| Self::of(call)).filter(|script| !std::ptr::eq(*script, &OCCUPY))
     }
 
     /// The script that takes several calls of this kind at once, about keys that one server has; `None`: it goes alone.

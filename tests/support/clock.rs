@@ -3,7 +3,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the tests' clock")]
 
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A stopwatch: tests measure with it instead of reading clocks.
@@ -45,4 +47,64 @@ pub fn wait_for_boundary(period: Duration, before: Duration) {
     let before = u64::try_from(before.as_micros()).expect("a short time");
     let start = wall_us() + before;
     Watch::start().pause_until(Duration::from_micros(period - start % period));
+}
+
+/// For how long this machine kept a thread waiting that wanted to run: a test that bounds how long an answer takes
+/// excuses that much.
+pub struct Starved {
+    noted: Arc<Noted>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Noted {
+    longest_us: AtomicU64,
+    rounds: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Noted {
+    fn watch(&self) {
+        let watch = Watch::start();
+        while !self.stop.load(Ordering::Relaxed) {
+            let due = watch.elapsed() + Duration::from_millis(2);
+            watch.pause_until(due);
+            let late = u64::try_from(watch.elapsed().saturating_sub(due).as_micros()).expect("a short time");
+            self.longest_us.fetch_max(late, Ordering::Relaxed);
+            self.rounds.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl Starved {
+    /// Watches from now on.
+    #[must_use]
+    pub fn watch() -> Self {
+        let noted = Arc::new(Noted::default());
+        let of_thread = Arc::clone(&noted);
+        Self { noted, thread: Some(thread::spawn(move || of_thread.watch())) }
+    }
+
+    /// The longest since it was last taken, as far as it is noted.
+    #[allow(clippy::must_use_candidate, reason = "some only begin anew")]
+    pub fn take(&self) -> Duration {
+        Duration::from_micros(self.noted.longest_us.swap(0, Ordering::Relaxed))
+    }
+
+    /// The same, when the thread that notes it has itself run again: it may have waited until now.
+    #[must_use]
+    pub fn take_whole(&self) -> Duration {
+        let rounds = self.noted.rounds.load(Ordering::Acquire);
+        while self.noted.rounds.load(Ordering::Acquire) == rounds {
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.take()
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        self.noted.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }

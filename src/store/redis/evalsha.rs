@@ -135,16 +135,34 @@ pub(super) fn bulk_key(line: &mut Vec<u8>, prefix: &str, digest: Digest) {
 /// A script that shows how a server writes a large number.
 const WRITES: &str = "return string.format('%d', 2 ^ 52)";
 
-/// Commands that load all scripts, then run `WRITES`. Scripts are loaded first, because a call whose script is
-/// missing must be sent twice, and later calls of its key would be executed before its second attempt.
+/// Commands that load the scripts that most policies need, then run `WRITES`. Scripts are loaded first, because a call
+/// whose script is missing must be sent twice, and later calls of its key would be executed before its second attempt.
+/// The first to load a script has Redis compile it, which takes about a millisecond.
 #[must_use]
 pub fn introduction() -> Pipeline {
     let mut pipeline = Pipeline::new();
-    for script in script::all() {
+    for script in script::usual() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
     }
     pipeline.cmd("EVAL").arg(WRITES).arg(0);
     pipeline
+}
+
+/// The unusual scripts that a connection has loaded.
+#[derive(Debug, Default)]
+pub(super) struct Loaded(Vec<&'static Script>);
+
+impl Loaded {
+    /// Writes the command that loads a script, where this connection has not loaded it; false where it has.
+    pub(super) fn load(&mut self, line: &mut Vec<u8>, script: &'static Script) -> bool {
+        let is_new = !self.0.iter().any(|loaded| std::ptr::eq(*loaded, script));
+        if is_new {
+            self.0.push(script);
+            length(line, b'*', 3);
+            [&b"SCRIPT"[..], b"LOAD", script.text.as_bytes()].into_iter().for_each(|argument| bulk(line, argument));
+        }
+        is_new
+    }
 }
 
 /// The command that loads the script for several keys: no single call that is refused brings it along.

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 use crate::store::limiter::{self, Limiter};
 use crate::store::pulse;
+use crate::store::script::Script;
 use crate::store::turns::{Asker, Secret, Turns};
 
 /// Most requests in one line when only one connection has requests in it.
@@ -38,6 +39,11 @@ const BATCH: usize = 64;
 pub(crate) trait Request: Send {
     /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
+
+    /// The script that it calls, where that is not loaded on every new connection.
+    fn unusual(&self) -> Option<&'static Script> {
+        None
+    }
 
     /// Adds it to those that will be one command; false where it is none of them.
     fn join(&self, _joined: &mut Joined) -> bool {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::address::Address;
 use super::dialer::Dialer;
+use super::evalsha::Loaded;
 use super::frame::Reply;
 use super::heart::{ConnectionLost, Heart, Way};
 use super::stream;
@@ -86,7 +87,8 @@ impl Link {
             let waiting = wire(Way::Confirmed).await?;
             let (sender, queue) = mpsc::unbounded_channel();
             let (direct, patience) = (direct.clone(), replica_patience(patience));
-            tokio::spawn(Gatherer { waiting, direct, clock, late: None, patience }.run(queue));
+            let loaded = Loaded::default();
+            tokio::spawn(Gatherer { waiting, direct, clock, late: None, patience, loaded }.run(queue));
             confirmed = Some(sender);
         }
         tokio::spawn(heart.clone().beat(move |fault, what| on_fault(fault, what)));
@@ -195,6 +197,8 @@ struct Gatherer {
     /// A `WAIT` that was not answered in time. Its connection cannot be used before it is.
     late: Option<Pin<Box<dyn Future<Output = i64> + Send>>>,
     patience: Duration,
+    /// On either connection: it is the server that loads.
+    loaded: Loaded,
 }
 
 /// Commands that are sent together, and who awaits which of the replies.
@@ -209,7 +213,7 @@ impl Gatherer {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<ConfirmedCommand>) {
         let mut commands = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut commands, BATCH).await > 0 {
-            let batch = gather(&mut commands);
+            let batch = gather(&mut commands, &mut self.loaded);
             if self.is_late().await {
                 let left = self.clock.now();
                 let values = self.direct.ask_all(&batch.bytes, batch.commands).await;
@@ -273,9 +277,12 @@ async fn wait_for_replica(wire: Arc<Wire>, patience: Duration) -> i64 {
     }
 }
 
-fn gather(commands: &mut Vec<ConfirmedCommand>) -> Batch {
+fn gather(commands: &mut Vec<ConfirmedCommand>, loaded: &mut Loaded) -> Batch {
     let mut batch = Batch { bytes: Vec::new(), commands: 0, callers: Vec::with_capacity(commands.len()) };
     for (asking, pending) in commands.drain(..) {
+        if pending.unusual().is_some_and(|script| loaded.load(&mut batch.bytes, script)) {
+            batch.commands += 1;
+        }
         if asking {
             batch.bytes.extend_from_slice(ASKING);
             batch.commands += 1;

@@ -29,6 +29,7 @@ use super::supervised::supervised;
 use super::wire::{Answer, Pending};
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
+use crate::store::script::Script;
 use crate::store::turns::Asker;
 
 /// A server, with its monitor and dispatcher, which end with it.
@@ -192,6 +193,10 @@ struct SentCall {
 impl Pending for SentCall {
     fn write(&self, line: &mut Vec<u8>) {
         self.request.write(line);
+    }
+
+    fn unusual(&self) -> Option<&'static Script> {
+        self.request.unusual()
     }
 
     fn join(&self, joined: &mut Joined) -> bool {

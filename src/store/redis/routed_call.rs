@@ -25,7 +25,7 @@ use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::time::{Instant, Micros};
 use crate::store::outcomes::Outcomes;
-use crate::store::script::{self, Caller};
+use crate::store::script::{self, Caller, Script};
 use crate::store::turns::Asker;
 
 /// How long a return may wait to leave, at least: nobody waits for it, but tokens that are not returned are lost.
@@ -247,6 +247,11 @@ impl Request for RoutedCall {
         if let Some((call, _)) = &self.call {
             evalsha::write(line, &caller, call, self.with_source);
         }
+    }
+
+    fn unusual(&self) -> Option<&'static Script> {
+        let (call, _) = self.call.as_ref().filter(|_| !self.with_source)?;
+        Script::unusual(call)
     }
 
     fn join(&self, joined: &mut Joined) -> bool {

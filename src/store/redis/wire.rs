@@ -17,12 +17,14 @@ use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use super::evalsha::Loaded;
 use super::frame::{self, Frame, Reply};
 use super::heart::{ConnectionLost, Heart, Way};
 use super::joined::{Answers, Joined};
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
+use crate::store::script::Script;
 
 /// Bytes that one read takes at most, unless a reply is longer.
 const READ: usize = 16 << 10;
@@ -66,6 +68,11 @@ pub(crate) trait Pending: Send {
     /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
 
+    /// The script that it calls, where that is not loaded on every new connection: it must be loaded before.
+    fn unusual(&self) -> Option<&'static Script> {
+        None
+    }
+
     /// Adds it to those that will be one command, in place of [`Self::write`]; false where it is none of them.
     fn join(&self, _joined: &mut Joined) -> bool {
         false
@@ -102,6 +109,7 @@ struct SendBuffer {
     awaited: VecDeque<Awaited>,
     /// Calls whose command is not in `bytes` yet; they are the last of those awaited.
     joined: Joined,
+    loaded: Loaded,
     /// Wakes the task, if it sleeps.
     sleeper: Option<Waker>,
     ended: bool,
@@ -120,6 +128,15 @@ impl SendBuffer {
         }
         self.close();
         pending.join(&mut self.joined)
+    }
+
+    /// Writes the command that loads this script, where the connection has not loaded it. What it says is nobody's concern: where
+    /// it is refused, the call is, too, and brings the script's source along.
+    fn load(&mut self, script: &'static Script) {
+        self.close();
+        if self.loaded.load(&mut self.bytes, script) {
+            self.awaited.push_back(Awaited::Nobody);
+        }
     }
 
     /// Writes the gathered commands as one; commands that come after it are written behind it.
@@ -170,6 +187,9 @@ impl Wire {
         if buffer.ended {
             drop(buffer);
             return pending.handle_answer(Err(ConnectionLost));
+        }
+        if let Some(script) = pending.unusual() {
+            buffer.load(script);
         }
         if asking {
             buffer.close();

@@ -10,7 +10,7 @@ use crate::core::call::{Acquire, Call, JUST_NOW, Op, Window};
 use crate::core::key::Digest;
 use crate::core::limit::Limit;
 use crate::core::policy::Rule;
-use crate::store::script::Caller;
+use crate::store::script::{self, Caller};
 
 /// The number of a command, and its answer.
 type Heard = (u32, String);
@@ -280,4 +280,52 @@ async fn an_error_of_all_is_told_to_all_and_calls_leave_one_by_one_from_then_on(
     assert_eq!(keys_of(&bench.read().await), [3]);
     drop(std::mem::replace(&mut bench.server, tokio::io::duplex(1).0));
     assert_eq!(bench.heard(3).await, [lost(5), lost(6), lost(7)]);
+}
+
+/// A call whose script is not loaded on every new connection.
+struct OfUnusual(&'static Script, Note);
+
+impl Pending for OfUnusual {
+    fn write(&self, line: &mut Vec<u8>) {
+        self.1.write(line);
+    }
+
+    fn unusual(&self) -> Option<&'static Script> {
+        Some(self.0)
+    }
+
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
+        Box::new(self.1).handle_answer(answer);
+    }
+}
+
+#[tokio::test]
+async fn an_unusual_script_is_loaded_just_before_the_first_call_of_it() {
+    let mut bench = Bench::new();
+    bench.wire.set_joins(true);
+    let unusual: Vec<_> = script::all().into_iter().filter(|script| script.name.contains("entitled")).collect();
+    let send = |number: u32, script: usize, asking| {
+        let call = OfUnusual(unusual[script], Note(number, bench.notes.0.clone()));
+        bench.wire.send(bench.wire.clock.now(), asking, Box::new(call));
+    };
+    bench.send_joining(1);
+    send(2, 0, true);
+    send(3, 0, false);
+    send(4, 1, false);
+    let texts: Vec<_> = unusual.iter().map(|script| format!("${}\r\n{}\r\n", script.text.len(), script.text)).collect();
+    let sent = bench.read().await;
+    let (first, rest) = sent.split_once("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n").expect("a script is loaded");
+    assert_eq!(keys_of(first), [1], "what came before it leaves before it");
+    let rest = rest.strip_prefix(&*texts[0]).expect("the script of the first");
+    let rest = rest.strip_prefix("*1\r\n$6\r\nASKING\r\n<2><3>").expect("it is loaded once, and before ASKING");
+    let rest = rest.strip_prefix("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n").expect("another script");
+    assert_eq!(rest, format!("{}<4>", texts[1]));
+    // Whether it could be loaded is nobody's concern, and no caller hears the answer to it.
+    let one = format!("*7\r\n:1\r\n{}", ":0\r\n".repeat(6));
+    bench.answer(&format!("{one}+hash\r\n+OK\r\n+two\r\n+three\r\n-NOPERM no\r\n+four\r\n")).await;
+    let heard = bench.heard(4).await;
+    assert!(heard.iter().zip(1..).all(|((number, _), wanted)| *number == wanted), "{heard:?}");
+    for ((_, said), word) in heard[1..].iter().zip(["two", "three", "four"]) {
+        assert!(said.contains(word), "{heard:?}");
+    }
 }
