@@ -16,13 +16,13 @@ const EXACT: u64 = (1 << 53) - 1;
 /// A script of these files, behind the patterns of its arguments.
 macro_rules! script {
     ($name:literal, $call:literal, $limit:literal, [$($file:literal),*]) => {
-        Script {
-            name: concat!("earlier ", $name),
-            text: concat!(
+        Script::new(
+            concat!("earlier ", $name),
+            concat!(
                 "local HEAD, LIMIT = '^(%d+)", $call, "$', '^([gfos]) (%d+) (%d+) (%d+)", $limit, "$'\n",
                 $(include_str!(concat!("earlier/", $file, ".lua")), "\n",)*
             ),
-        }
+        )
     };
 }
 
@@ -41,7 +41,7 @@ static RETURN: Script = script!(
 static PEEK: Script = script!("peek", "", "", ["lib", "peek", "tail"]);
 static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund", "tail"]);
 static RESET: Script = script!("reset", "", "", ["lib", "reset", "tail"]);
-static OCCUPY: Script = Script { name: "earlier occupy", text: include_str!("earlier/occupy.lua") };
+static OCCUPY: Script = Script::new("earlier occupy", include_str!("earlier/occupy.lua"));
 
 /// All of them.
 #[must_use]

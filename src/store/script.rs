@@ -6,7 +6,7 @@
 //! sends the commands, and by the simulations, which run the scripts themselves; knows no connection.
 
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use super::form::{Form, written};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, Voided};
@@ -27,6 +27,16 @@ pub struct Script {
     pub name: &'static str,
     /// What `SCRIPT LOAD` takes.
     pub text: &'static str,
+    /// The SHA1 of the text, once somebody has needed it.
+    pub sha: OnceLock<String>,
+}
+
+impl Script {
+    /// Of that name and text.
+    #[must_use]
+    pub const fn new(name: &'static str, text: &'static str) -> Self {
+        Self { name, text, sha: OnceLock::new() }
+    }
 }
 
 /// A script as its files have it. [`written`] makes its text in each [`Form`].
@@ -77,7 +87,7 @@ static SOURCES: [Source; 5] = [
 ];
 
 /// Permits of concurrent limits. It shares no file with the others.
-static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
+static OCCUPY: Script = Script::new("occupy", include_str!("../../lua/occupy.lua"));
 
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
 static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
@@ -93,7 +103,7 @@ fn each(form: Form) -> [Script; 5] {
 
 fn one_of(source: &Source, form: Form) -> Script {
     // A script is made once and used until the process ends.
-    Script { name: source.name_in(form), text: Box::leak(written(source.text, form).into_boxed_str()) }
+    Script::new(source.name_in(form), Box::leak(written(source.text, form).into_boxed_str()))
 }
 
 impl Source {

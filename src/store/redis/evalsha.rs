@@ -3,38 +3,12 @@
 //!
 //! Called by `redis.rs`, and by tests that run scripts over a connection of the crate. Knows no connection.
 
-use std::sync::LazyLock;
-
 use redis::{Cmd, Pipeline, Value};
 
 use super::reply::text;
 use crate::core::call::{Call, Grant};
 use crate::core::key::Digest;
 use crate::store::script::{self, BadReply, Caller, Script};
-
-static HASHED: LazyLock<Vec<Hashed>> = LazyLock::new(|| script::all().into_iter().map(Hashed::of).collect());
-
-/// A script, and how calls of it begin.
-struct Hashed {
-    script: &'static Script,
-    sha: String,
-    /// The arguments that are the same in all calls, as they are sent: command and hash.
-    head: Vec<u8>,
-}
-
-impl Hashed {
-    fn of(script: &'static Script) -> Self {
-        let (sha, mut head) = (hash(script.text), Vec::new());
-        [b"EVALSHA", sha.as_bytes()].into_iter().for_each(|argument| bulk(&mut head, argument));
-        Self { script, sha, head }
-    }
-
-    /// That of one of the scripts.
-    fn find(script: &Script) -> &'static Self {
-        let found = HASHED.iter().find(|hashed| std::ptr::eq(hashed.script, script));
-        found.expect("scripts are static, and all of them are hashed")
-    }
-}
 
 /// The SHA1 of a text in hexadecimal.
 #[must_use]
@@ -43,12 +17,9 @@ pub fn hash(text: &str) -> String {
 }
 
 /// The SHA1 of a script's text in hexadecimal, as EVALSHA wants it.
-///
-/// # Panics
-/// Never: every script is hashed.
 #[must_use]
-pub fn sha(script: &Script) -> &'static str {
-    &Hashed::find(script).sha
+pub fn sha(script: &Script) -> &str {
+    script.sha.get_or_init(|| hash(script.text))
 }
 
 /// The `EVALSHA` command of a call, or the `EVAL` command with the script's source.
@@ -93,12 +64,15 @@ pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_s
 /// Writes how an `EVALSHA` command with so many keys and `arguments` behind them begins.
 pub(super) fn begin(line: &mut Vec<u8>, script: &Script, keys: usize, arguments: usize) {
     length(line, b'*', BEFORE_KEYS + keys + arguments);
-    line.extend_from_slice(&Hashed::find(script).head);
+    [EVALSHA, sha(script).as_bytes(), b"\r\n"].into_iter().for_each(|part| line.extend_from_slice(part));
     match keys {
         0..10 => line.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0' + keys as u8, b'\r', b'\n']),
         _ => bulk(line, keys.to_string().as_bytes()),
     }
 }
+
+/// How each call begins behind its length, up to the hash of the script, which is 40 digits long.
+const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
 
 /// Arguments before the keys: command, script and number of keys.
 const BEFORE_KEYS: usize = 3;
@@ -137,11 +111,13 @@ const WRITES: &str = "return string.format('%d', 2 ^ 52)";
 
 /// Commands that load the scripts that most policies need, then run `WRITES`. Scripts are loaded first, because a call
 /// whose script is missing must be sent twice, and later calls of its key would be executed before its second attempt.
-/// The first to load a script has Redis compile it, which takes about a millisecond.
+/// The first to load a script has Redis compile it, which takes about a millisecond. Their hashes, which take some time, too, are
+/// made here, before anybody waits.
 #[must_use]
 pub fn introduction() -> Pipeline {
     let mut pipeline = Pipeline::new();
     for script in script::usual() {
+        let _ = sha(script);
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
     }
     pipeline.cmd("EVAL").arg(WRITES).arg(0);
@@ -277,6 +253,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_is_introduced_has_the_hashes_of_what_most_calls_need() {
+        introduction();
+        assert!(script::usual().iter().all(|script| script.sha.get().is_some()));
     }
 
     #[test]
