@@ -7,6 +7,7 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
@@ -73,10 +74,11 @@ fn a_fleet_in_namespaces_survives_real_cuts() {
         let watch = Watch::start();
         let mut fleet = Fleet::start(network);
         print(&format!("all came up in {:.1} s\n{}", watch.elapsed().as_secs_f64(), Run::head()));
-        let scenarios: [(&str, Scenario); 4] = [
+        let scenarios: [(&str, Scenario); 5] = [
             ("gossip", gossip_parted),
             ("store", store_on_one_side),
             ("entitled", entitled_on_one_side),
+            ("opened", entitled_to_opened_on_one_side),
             ("master", master_isolated),
         ];
         let mut failures = Vec::new();
@@ -118,9 +120,22 @@ fn entitled_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
     let cut = two_cut_off();
     let times = fleet.parted(&mut run, "entitled", key, &cut);
     run.judge_cut(times, &cut);
-    let own = |check: &&Check| cut.away.contains(&usize::from(check.node)) && check.answer.source == word(b"share");
-    let admitted = run.ledger.checks.iter().filter(own).filter(|check| check.answer.allowed).count();
-    run.demand(admitted > 0, || "nobody has admitted what was set aside".into());
+    run.demand_set_aside(&cut);
+    run
+}
+
+/// The same of windows that open with the first request. Those who are away do not know when, so that theirs are not the
+/// store's: what they admit while one of its windows is open counts for that. For the first second after the cut they admit nothing.
+fn entitled_to_opened_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
+    let mut run = Run::new(LIMIT, PERIOD, 0.85);
+    let cut = two_cut_off();
+    let times = fleet.parted(&mut run, "opened", key, &cut);
+    let used = run.used(times.cut + 1_500_000, times.healed);
+    run.notes.push(format!("{used:.1} % used from 1.5 s after the cut until its end"));
+    run.demand(used >= 85.0, || format!("{used:.1} % used in the cut"));
+    run.place_in_opened();
+    run.judge_cut(times, &cut);
+    run.demand_set_aside(&cut);
     run
 }
 
@@ -150,6 +165,40 @@ fn master_isolated(fleet: &mut Fleet, key: &str) -> Run {
 }
 
 impl Run {
+    /// Nodes that are away have admitted something.
+    fn demand_set_aside(&mut self, cut: &Cut) {
+        let own = |check: &&Check| cut.away.contains(&usize::from(check.node)) && check.answer.source == word(b"share");
+        let admitted = self.ledger.checks.iter().filter(own).filter(|check| check.answer.allowed).count();
+        self.demand(admitted > 0, || "nobody has admitted what was set aside".into());
+    }
+
+    /// Checks that the store's tokens did not pass name the store's window in which they were, whatever they said; those of which
+    /// it is not sure in which that was are left out.
+    fn place_in_opened(&mut self) {
+        let is_lent = |check: &Check| check.answer.allowed && check.answer.source != word(b"share");
+        let lent = self.ledger.checks.iter().filter(|check| is_lent(check));
+        let ends: BTreeSet<u64> = lent.map(|check| check.answer.reset_at_ms).collect();
+        let before = self.ledger.checks.len();
+        self.ledger.checks.retain_mut(|check| {
+            if is_lent(check) {
+                return true;
+            }
+            // The ends are whole milliseconds.
+            let Some(end) = ends.range(check.replied_us / 1_000 + 1..).next() else { return false };
+            check.answer.reset_at_ms = *end;
+            check.sent_us >= (end + 1) * 1_000 - PERIOD.as_micros() as u64
+        });
+        let left = before - self.ledger.checks.len();
+        self.notes.push(format!("{left} checks were sent or answered where a window ended"));
+    }
+
+    /// What was admitted in that time (Unix microseconds), in percent of what the limit lets pass.
+    fn used(&self, from: u64, until: u64) -> f64 {
+        let within = |check: &&Check| (from..until).contains(&check.sent_us) && check.answer.allowed;
+        let admitted = self.ledger.checks.iter().filter(within).count() as f64;
+        100.0 * admitted * PERIOD.as_micros() as f64 / (self.limit * (until - from)) as f64
+    }
+
     /// What holds however a store is parted from nodes: leases keep the limit, shares are spent by those
     /// alone who cannot reach it, and both end soon after the cut.
     fn judge_cut(&mut self, times: Times, cut: &Cut) {
@@ -191,7 +240,8 @@ impl Fleet {
                 format!(
                     "[store]\nurl = \"{url}\"\n\n{section}\nseeds = [\"{}:7946\"]\n\n\
                      [policy.shared]\nlimits = [\"{LIMIT}/1s fixed\"]\n\n\
-                     [policy.entitled]\nlimits = [\"{LIMIT}/1s fixed\"]\non_store_loss = \"entitled\"\n",
+                     [policy.entitled]\nlimits = [\"{LIMIT}/1s fixed\"]\non_store_loss = \"entitled\"\n\n\
+                     [policy.opened]\nlimits = [\"{LIMIT}/1s fixed from-first\"]\non_store_loss = \"entitled\"\n",
                     places[0].host
                 )
             })
