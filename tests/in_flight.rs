@@ -3,13 +3,17 @@
 
 use crate::support;
 
+use support::clock::Watch;
 use support::daemon::until;
 use support::process::Daemon;
+use support::proxy::{Mode, Proxy};
 use support::resp::{Connection, Reply};
 use support::server::Server;
 use support::web;
 
+use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 const POLICIES: &str = "[policy.slow]\nlimits = [\"3/1h concurrent\"]\n\
                         [policy.one]\nlimits = [\"1/1h concurrent\"]\n[policy.api]\nlimits = [\"5/1h fixed\"]\n";
@@ -138,6 +142,77 @@ fn two_nodes_share_the_slots_of_a_real_redis() {
         until("what it had is there", || check(&mut left, "slow").is_some());
     }
     assert!(check(&mut left, "slow").is_none());
+}
+
+/// Clients of some nodes that all want slots, and the slots that they have.
+struct Wanting {
+    daemons: Vec<Daemon>,
+    clients: Vec<Client>,
+    held: Vec<VecDeque<String>>,
+}
+
+/// What was seen of them in some time.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Most slots in all clients' hands at once.
+    most: usize,
+    /// Slots that each node gave.
+    given: Vec<usize>,
+}
+
+impl Wanting {
+    /// On each node a slot is asked for every 20 ms, and one of its own is released every 60 ms.
+    fn go_on(&mut self, length: Duration) -> Seen {
+        let (watch, mut due) = (Watch::start(), Duration::ZERO);
+        let mut seen = Seen { most: 0, given: vec![0; self.clients.len()] };
+        for step in 0_usize.. {
+            watch.pause_until(due);
+            if due >= length {
+                break;
+            }
+            due += Duration::from_millis(20);
+            for (node, client) in self.clients.iter_mut().enumerate() {
+                if step % 3 == node
+                    && let Some(slot) = self.held[node].pop_front()
+                {
+                    ask(client, &format!("RATION.RELEASE set k {slot}"));
+                }
+                if let Some(slot) = check(client, "set") {
+                    self.held[node].push_back(slot);
+                    seen.given[node] += 1;
+                }
+            }
+            seen.most = seen.most.max(self.held.iter().map(VecDeque::len).sum());
+        }
+        seen
+    }
+}
+
+/// A node that cannot reach the store gives the slots that it was lent, and nobody else is lent those.
+#[test]
+fn of_slots_that_are_entitled_no_more_are_held_where_one_node_is_cut_off() {
+    const SLOTS: usize = 20;
+    let server = Server::plain();
+    let proxy = Proxy::start(server.address().parse().expect("an address"));
+    let policy = format!("[policy.set]\nlimits = [\"{SLOTS}/1m concurrent\"]\non_store_loss = \"entitled\"\n");
+    let urls = [server.url(), format!("redis://{}", proxy.address())];
+    let daemons: Vec<_> =
+        urls.iter().map(|url| Daemon::start(&format!("[store]\nurl = \"{url}\"\n{policy}"))).collect();
+    let clients = daemons.iter().map(|daemon| daemon.connect().expect("it listens")).collect();
+    let mut wanting = Wanting { daemons, clients, held: vec![VecDeque::new(); 2] };
+    let before = wanting.go_on(Duration::from_secs(2));
+    proxy.set(Mode::Shut);
+    // Slots that are not entitled are lent for ten seconds: then others are lent them.
+    let during = wanting.go_on(Duration::from_secs(14));
+    let is_up = wanting.daemons[1].metrics().sum("rationd_store_server_up", &[]);
+    proxy.set(Mode::Pass);
+    let after = wanting.go_on(Duration::from_secs(3));
+    eprintln!("before {before:?}, one of two cut off {during:?}, and back {after:?}, of {SLOTS}");
+    assert_eq!(is_up, 0.0, "it was cut off");
+    for seen in [&before, &during, &after] {
+        assert!(seen.most <= SLOTS && seen.most * 10 >= SLOTS * 9, "{seen:?} of {SLOTS}");
+        assert!(seen.given.iter().all(|given| *given > SLOTS), "{seen:?}");
+    }
 }
 
 #[test]
