@@ -71,7 +71,15 @@ else
   local restored = false
   if epoch ~= 0 and epoch ~= epoch_now and not was_reset and id ~= 0 and acquire_id == 0 then
     for i = 1, #limits do local limit = limits[i]
+--<several
       local known_used, known_at = limit.y, limit.z
+--<many
+      local known_used, known_at = limit_y, limit_z
+--<alone
+      -- They stand behind what was read, and are read only where they are needed.
+      local known_used, known_at = numbers_of('<I7I7', limit_text, limit_y)
+      if known_used > EXACT or known_at > EXACT then return redis.error_reply(WRONG) end
+-->
       if limit.kind == 'g' then
         limit.at = math.max(limit.at, math.min(known_at, now + limit.depth))
         --=spend known_used, now
@@ -88,11 +96,14 @@ else
   end
 
   -- Ids of different nodes may meet: never the epoch that was lost.
-  epoch_now = epoch_now or math.max(id == epoch and id - 1 or id, 1)
+  if not epoch_now then
+    epoch_now = id == epoch and id - 1 or id
+    if epoch_now < 1 then epoch_now = 1 end
+  end
 
   -- Counts this node once per census period.
   census_is_new = census_has_rolled or not census_is_stored
-  if id == 0 then
+  if not is_remembered then
     nodes_before, seen_again = 0, 0
   elseif not has_record or asked_in ~= census_id then
     census_is_new, nodes_now = true, nodes_now + 1
@@ -128,7 +139,7 @@ else
   end
 -->
   -- What this node was lent and holds no more it has spent.
-  if has_record and has_gcra then
+  if has_gcra and has_record and account + held > 0 then
     --=close held, 0, EXACT
   end
 
@@ -298,8 +309,8 @@ else
   -- another node asks, it finds them lent.
   local tokens, with_coming, capacity, parts = EXACT, EXACT, EXACT, 2
   for i = 1, #limits do local limit = limits[i]
-    local kind, left, more = limit.kind, nil, nil
-    if kind == 'g' then
+    local left, more
+    if limit.kind == 'g' then
       -- The most tokens whose cost fits. If a token does not cost whole microseconds, this is an estimate in doubles,
       -- which is corrected by the exact cost.
       local room, burst = limit.depth, limit.burst
@@ -328,7 +339,7 @@ else
       if left < 0 then left = 0 end
     else
       left = limit.count - limit.used
-      if kind == 's' then
+      if limit.kind == 's' then
         left = left - scaled(limit.prev, limit.at + limit.period - now, limit.period, limit.period - 1)
       else
         -- Of a window the lots may become small, because its tail is shared down to the last token. A bucket refills
@@ -366,7 +377,7 @@ else
       tokens = frees and math.min(tokens, math.max(limit_count - aside_ahead - limit_prev, 0)) or 0
 -->
     end
-  elseif has_gcra and id ~= 0 and nodes == 1 and tokens >= need then
+  elseif has_gcra and is_remembered and nodes == 1 and tokens >= need then
     -- What somebody waits for is charged at once, and has to be there.
     if with_coming > tokens then tokens = with_coming end
   end
@@ -391,7 +402,7 @@ else
   end
 
   -- gcra: tokens for waiters count as spent now. The rest is set aside, and counts when the node reports it as spent.
-  local at_once = id ~= 0 and granted > need and need or granted
+  local at_once = is_remembered and granted > need and need or granted
   for i = 1, #limits do local limit = limits[i]
     if ahead_of ~= 0 then
       limit.prev = limit.prev + granted
@@ -416,18 +427,23 @@ else
 -->
 
   writes, all, renews, counts_nodes = true, true, true, true
-  if id ~= 0 then
+  if is_remembered then
     if asked_in ~= census_id then asked_in, asked_text = census_id, nil end
     acquire_id, granted_then = id, granted
-    account, account_period = 0, 0
     if has_gcra then
       account, account_period = held + (granted - at_once), lent_period
       if account > EXACT then account = EXACT end
       lent_now = lent_now + account
       if lent_now > EXACT then lent_now = EXACT end
-    end
 --<one
-    window_then = has_gcra and 0 or limit_at
+      window_then = 0
+-->
+    else
+      account, account_period = 0, 0
+--<one
+      window_then = limit_at
+-->
+    end
 --<several
     windows_then, windows_place = pack('<I7', first.kind == 'g' and 0 or first.at), 1
     for i = 2, #limits do
@@ -441,14 +457,13 @@ else
 --<plain
   -- Mostly nothing has changed by which the time is reckoned until when the hash lasts, so that need not be written again. (Of a sliding
   -- window only the start is stored, which says nothing of how long it is.)
-  if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0 then
+  if is_remembered and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0 then
     if not has_gcra then
       renews = limit_kind == 's' or limit_at ~= limit_stored
     elseif not lent_is_stored and lent_now + lent_before == 0 and limit_prev == depth_then then
-      local stepped
-      --=in_steps limit_stored
-      local before = stepped
+      local stepped, step
       --=in_steps limit_at
+      local before = limit_stored - limit_stored % step + step
       renews = stepped ~= before
     end
   end
@@ -459,13 +474,12 @@ else
     --=over_at now
     if over <= limit.depth or fitted > silent then fitted = silent end
   end
-  if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0
+  if is_remembered and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0
     and was_kept and entitled_now + entitled_before > 0 and not lent_is_stored and lent_now + lent_before == 0
     and limit_prev == depth_then then
-    local stepped
-    --=in_steps limit_stored
-    local before = stepped
+    local stepped, step
     --=in_steps limit_at
+    local before = limit_stored - limit_stored % step + step
     renews = before ~= stepped
   end
 --<sliding
@@ -474,7 +488,7 @@ else
 --<entitled
   -- It is kept as long as something may be set aside in this generation, which is longer than a window asks for.
   if was_kept and entitled_now + entitled_before > 0 and limit_at == limit_stored and epoch_now == stored_epoch
-    and id ~= 0 and not census_is_new and ahead_of == 0 then
+    and is_remembered and not census_is_new and ahead_of == 0 then
     renews = false
   end
 -->

@@ -9,6 +9,9 @@
 --                       again. 0 = it frees nothing whenever it comes: the node only looks whether the store answers
 --          owes         of a bucket alone: tokens that the node has admitted on its part, and the bucket has not forgotten
 
+-- An acquire of one limit reads y and z of it only where the store has lost something: acquire.lua.
+--<alone
+LIMIT = '<c1I7I7I7I7'
 --<entitled
 HEAD_BYTES = HEAD_BYTES + 21
 --<bucket

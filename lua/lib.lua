@@ -2,18 +2,22 @@
 -- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call. What that costs, in instructions, where a whole call takes 105,000 (callgrind,
--- Redis 7.0): a step of the interpreter 20, a field of a table 60 to 110, a function that is defined 320 and 100 more, with
--- a cell to allocate and to collect, for each variable around it that it uses, a call of one of Lua's functions 210, a
--- number that a pattern cuts out of a text 900, a text of three numbers 4,000, one that struct.unpack reads 400, each number
--- of a reply 900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another kind of
--- limit needs, and what is done once compares instead of calling max or min.
+-- Redis runs these lines anew for every call. What that costs, in instructions, where a whole acquire takes 97,000 to 110,000
+-- (callgrind, Redis 7.0.15 of Debian): a step of the interpreter, such as one value that is assigned, 45, of which it takes
+-- 450 to 550; two texts or numbers that are compared 95; a field of a table 60 to 110; a function that is defined 320 and 100
+-- more, with a cell to allocate and to collect, for each variable around it that it uses; texts that are put together 570; a
+-- pattern 1,200 to 2,200; a text of one number 1,500, and 550 for each number more; a number that struct.unpack reads 270, and
+-- one that struct.pack writes 500; a reply of seven numbers 8,600; TIME 7,000, HMGET of six fields 16,600, HSET of two 5,900,
+-- PEXPIRE 6,200. So arguments are binary numbers, nothing is defined that another kind of limit needs, and what is done once
+-- compares instead of calling max or min.
 --
 -- For the same reason src/store/form.rs makes six scripts of each of these files, by the rules of `written` there. Five are
 -- for policies of one limit, which most are: in those a limit's fields are local variables. The sixth is for several
--- limits, whose fields are in tables. Of acquire there is a seventh, which lends of several keys in one call: to begin a script,
--- to ask for the time, to read the limit and to answer in numbers takes a third of an acquire, and it does that once. A line
--- that is one of these heads says which scripts have the lines below it, up to the next head or arrow:
+-- limits, whose fields are in tables. In all of them constants, whose names are in capitals, are written out, and the values of
+-- one assignment are assigned one by one where that comes to the same. Of acquire there is a seventh, which lends of several keys
+-- in one call: to begin a script, to ask for the time, to read the limit and to answer in numbers takes a third of an acquire,
+-- and it does that once. A line that is one of these heads says which scripts have the lines below it, up to the next head or
+-- arrow:
 --   --<several   that for several limits
 --   --<one       those for one limit
 --   --<plain     of those the two where nothing is set aside for nodes that may lose the store: --<single for one key, and
@@ -85,7 +89,7 @@ local hash, node, head = KEYS[1], argv[1], argv[2]
 if not head or #head ~= HEAD_BYTES or #node > 255 or words < 3 or words > 10 then return redis.error_reply(WRONG) end
 --<alone
 local hash, node, head, limit_text = KEYS[1], argv[1], argv[2], argv[3]
-if words ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
+if words ~= 3 or #head ~= HEAD_BYTES or #node > 255 or #limit_text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
 --<many
 -- The keys of one call: what they share stands before what each says, and is read once.
 local keys, node, limit_text = KEYS, argv[1], argv[2]
@@ -99,17 +103,15 @@ local has_gcra = false
 local units = LONGEST
 --<one
 local units = 1
-local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
-local limit_whole, limit_part, limit_depth, limit_coming
+local limit_name, limit_whole, limit_part, limit_depth, limit_coming
 --<alone
-if #limit_text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
-limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, limit_text)
+local limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, limit_text)
 --<many
 -- What x, y and z are each key says for itself, behind its numbers, unless all of them are 0.
 local OWN, OWN_BYTES = '<I7I7I7', 21
 if #limit_text ~= LIMIT_BYTES - OWN_BYTES then return redis.error_reply(WRONG) end
-limit_kind, limit_count, limit_period, limit_burst = numbers_of('<c1I7I7I7', limit_text)
-limit_x, limit_y, limit_z = 0, 0, 0
+local limit_kind, limit_count, limit_period, limit_burst = numbers_of('<c1I7I7I7', limit_text)
+local limit_x, limit_y, limit_z = 0, 0, 0
 -->
 
 -- a * b / c for b <= c: rounded up if c - 1 is added, and down if nothing is. Products that are not exact take long
@@ -158,44 +160,51 @@ for i = 1, words - 2 do
     kind = false, name = false, count = 0, period = 0, burst = 0, x = 0, y = 0, z = 0, used = 0, prev = 0, at = 0,
     stored = false,
   }
-  limit.kind, limit.count, limit.period, limit.burst, limit.x, limit.y, limit.z = numbers_of(LIMIT, text)
+  local limit_kind, limit_count, limit_period, limit_burst, x, y, z = numbers_of(LIMIT, text)
+  local limit_whole, limit_part, limit_depth, limit_coming
+  limit.kind, limit.count, limit.period, limit.burst, limit.x, limit.y, limit.z =
+    limit_kind, limit_count, limit_period, limit_burst, x, y, z
 --<one
 do
 -->
-  local kind, count, period, burst = limit.kind, limit.count, limit.period, limit.burst
-  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or count > EXACT or burst > EXACT
-    or limit.x > EXACT or (limit.y or 0) > EXACT or (limit.z or 0) > EXACT or period > 2 ^ 49 or count * period * burst == 0 then
+  if limit_kind ~= 'g' and limit_kind ~= 'f' and limit_kind ~= 's' and limit_kind ~= 'o'
+    or limit_count > EXACT or limit_burst > EXACT or limit.x > EXACT or (limit.y or 0) > EXACT or (limit.z or 0) > EXACT
+    or limit_period > 2 ^ 49 or limit_count * limit_period * limit_burst == 0 then
     return redis.error_reply(WRONG)
   end
-  if kind == 'g' then
+  if limit_kind == 'g' then
     has_gcra = true
-    local part = period % count
-    local whole = (period - part) / count
+    limit_part = limit_period % limit_count
+    limit_whole = (limit_period - limit_part) / limit_count
     -- Single costs round up; a full bucket takes all of its burst one by one all the same.
-    local depth = burst * whole
-    if part > 0 then
-      depth = depth + scaled(burst, part, count, count - 1) + (burst < whole and burst or whole)
+    limit_depth = limit_burst * limit_whole
+    if limit_part > 0 then
+      limit_depth = limit_depth + scaled(limit_burst, limit_part, limit_count, limit_count - 1)
+        + (limit_burst < limit_whole and limit_burst or limit_whole)
     end
     -- What a node that is alone with the key is lent before it comes; nothing where numbers would not be exact.
-    local coming = AHEAD * count / period
-    coming = coming - coming % 1
-    local most = burst + 2 + coming
-    if count > MOST or most * count > EXACT or most * period / count > DEEPEST then coming = 0 end
-    if (burst + 2) * period / count > DEEPEST then return redis.error_reply(WRONG) end
-    limit.whole, limit.part, limit.depth, limit.coming = whole, part, depth, coming
+    limit_coming = AHEAD * limit_count / limit_period
+    limit_coming = limit_coming - limit_coming % 1
+    if limit_coming > 0 then
+      local most = limit_burst + 2 + limit_coming
+      if limit_count > MOST or most * limit_count > EXACT or most * limit_period / limit_count > DEEPEST then limit_coming = 0 end
+    end
+    if (limit_burst + 2) * limit_period / limit_count > DEEPEST then return redis.error_reply(WRONG) end
 --<several
-    local fit = depth / (DEPTH_PART * UNIT)
+    limit.whole, limit.part, limit.depth, limit.coming = limit_whole, limit_part, limit_depth, limit_coming
+    local fit = limit_depth / (DEPTH_PART * UNIT)
     if fit < units then units = fit < 1 and 1 or fit - fit % 1 end
 --<plain
-    units = depth / (DEPTH_PART * UNIT)
+    units = limit_depth / (DEPTH_PART * UNIT)
     units = units < 1 and 1 or units > LONGEST and LONGEST or units - units % 1
 -->
   end
 --<several
-  limit.name = kind .. i
+  limit.name = limit_kind .. i
   limits[i] = limit
 --<one
-  limit_name = kind .. '1'
+  -- A text that is in the script is not put together anew.
+  limit_name = has_gcra and 'g1' or limit_kind == 'f' and 'f1' or limit_kind .. '1'
 -->
 end
 --<several
@@ -211,6 +220,7 @@ local hash, head = keys[place], argv[place + 2]
 -- Of its own a variable is reached more quickly than around it.
 local limit_kind, limit_count, limit_period, limit_burst = limit_kind, limit_count, limit_period, limit_burst
 local limit_whole, limit_part, limit_depth, limit_coming = limit_whole, limit_part, limit_depth, limit_coming
+local has_gcra = has_gcra
 local limit_x, limit_y, limit_z = 0, 0, 0
 if #head == HEAD_BYTES + OWN_BYTES then
   limit_x, limit_y, limit_z = numbers_of(OWN, head, HEAD_BYTES + 1)
@@ -223,6 +233,7 @@ local limit_used, limit_prev, limit_at, limit_stored
 -->
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
+local is_remembered = id ~= 0
 --<many
 if now == 0 then now = clock end
 -->
@@ -273,17 +284,19 @@ local lent_text = values[6]
 -->
 local exists = epoch_text or reset_text or census_text or record_text or lent_text
 
-local epoch_now = epoch_text and match(epoch_text, '^%d+$')
-if epoch_now then
-  epoch_now = epoch_now + 0
-  if epoch_now > EXACT or epoch_now == 0 then epoch_now = nil end
+local epoch_now, was_reset = nil, false
+if epoch_text then
+  epoch_now = match(epoch_text, '^%d+$')
+  epoch_now = epoch_now and epoch_now + 0
+  if not epoch_now or epoch_now > EXACT or epoch_now == 0 then epoch_now, bad = nil, { 'e' } end
 end
-if epoch_text and not epoch_now then bad = { 'e' } end
-epoch_now = epoch_now or nil
-local stored_epoch, was_reset = epoch_now, reset_text == '1'
-if reset_text and not was_reset then
-  bad = bad or {}
-  bad[#bad + 1] = 'z'
+local stored_epoch = epoch_now
+if reset_text then
+  was_reset = reset_text == '1'
+  if not was_reset then
+    bad = bad or {}
+    bad[#bad + 1] = 'z'
+  end
 end
 
 -- What this node asked for last, and its account; the windows of what it was granted are what its record has from
@@ -313,15 +326,15 @@ if record_text then
     end
   elseif rest == SHORT_BYTES then
     asked_text = a
-    a, d, e, f, b, c, place = a + 0, 0, 0, 0, numbers_of(SHORT, record_text, place)
-    if mark == ',' then
-      f = place
-      place = 0
+    b, c, f = numbers_of(SHORT, record_text, place)
+    a, d, e, place = a + 0, 0, 0, 0
+    if mark == ';' then
+      f, place = 0, f * SECOND
     end
 --<one
-    window_was = place * SECOND
+    window_was = place
 --<several
-    windows_then = pack('<I7', place * SECOND)
+    windows_then = pack('<I7', place)
 -->
   end
   if b and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
@@ -373,20 +386,20 @@ end
 
 -- Each limit, brought to now.
 for i = 1, #limits do local limit = limits[i]
---<several
-  local text = values[i + 4]
 --<one
   local text = values[5]
+--<several
+  local text = values[i + 4]
+  local limit_kind, limit_period = limit.kind, limit.period
 -->
-  local kind, period = limit.kind, limit.period
   local used, prev, at = 0, 0, 0
   if text then
     exists = true
     local a, b, c
     -- Mostly one of the numbers is 0, and a pattern that has the 0 in it reads one number less.
-    if kind == 'g' then
-      a, b, c = 0, match(text, '^0 (%d+) (%d+)$')
-      if b then b, c = b + 0, c + 0 end
+    if limit.kind == 'g' then
+      b, c = match(text, '^0 (%d+) (%d+)$')
+      if b then a, b, c = 0, b + 0, c + 0 end
     else
       a, c = match(text, '^(%d+) 0 (%d+)$')
       if c then a, b, c = a + 0, 0, c + 0 end
@@ -395,39 +408,40 @@ for i = 1, #limits do local limit = limits[i]
       a, b, c = match(text, THREE)
       if a then a, b, c = a + 0, b + 0, c + 0 end
     end
-    if not a or a > EXACT or b > EXACT or c > EXACT or kind == 'g' and (a >= SECOND or b > MOST) then
+    if not a or a > EXACT or b > EXACT or c > EXACT or limit.kind == 'g' and (a >= SECOND or b > MOST) then
       bad = bad or {}
       bad[#bad + 1] = limit.name
     else
       used, prev, at, limit.stored = a, b, c, c
     end
   end
-  if kind == 'g' then
+  if limit.kind == 'g' then
     -- Stored as two numbers, because scripts of earlier versions accept no number above 2^32 here.
-    used, prev = 0, prev * SECOND + used
+    prev = prev * SECOND + used
+    used = 0
     -- Never further ahead than the bucket is deep, or was when it was charged: no change of numbers forgives a
     -- debt, and a clock that stepped back locks nobody out for longer than that bucket took to fill.
     local latest = now + (prev > limit.depth and prev or limit.depth)
     if at > latest then at = latest end
-  elseif kind == 'f' then
-    local last = now - now % period + period
-    if at > now + period then
+  elseif limit_kind == 'f' then
+    local last = now - now % limit_period + limit_period
+    if at > now + limit_period then
       at = last
     elseif now >= at then
-      local follows = at ~= 0 and at + period == last
+      local follows = at ~= 0 and at + limit_period == last
       used, prev, at = follows and prev or 0, 0, last
     end
-  elseif kind == 'o' then
+  elseif limit_kind == 'o' then
     if now >= at then
       used, prev, at = 0, 0, 0
-    elseif at > now + period then
-      at = now + period
+    elseif at > now + limit_period then
+      at = now + limit_period
     end
   else
-    local start = now - now % period
-    if at + period == start then
+    local start = now - now % limit_period
+    if at + limit_period == start then
       used, prev = 0, used
-    elseif at + period < start then
+    elseif at + limit_period < start then
       used, prev = 0, 0
     end
     at = start
@@ -453,7 +467,7 @@ end
 -- `stepped` is the time at which a bucket is full again, rounded up to a quarter of the time in which it fills: by that its
 -- hash is kept, so that not every charge has to renew the hash.
 --<in_steps at
-local step = limit.prev / 4
+step = limit.prev / 4
 step = step < 1 and 1 or step - step % 1
 stepped = at - at % step + step
 -->
@@ -513,7 +527,7 @@ if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
 -- How the id of a return, refund or reset stands to the last of this node: 0 new, 1 the same, 2 older.
 local seen = 0
-if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or 2 end
+if has_record and id ~= 0 and id <= other_id then seen = id == other_id and 1 or 2 end
 local damaged = wrong_type or bad or exists and not epoch_now
 
 -- A return, a refund or a reset does not count its node in the census, but the store has to remember that call as long as it may be
@@ -526,4 +540,5 @@ if asked_in < latest or asked_in > census_id then asked_in, asked_text = latest 
 -- record and the limits that are stored, or `all` of them, an epoch that is new and the census if that `census_is_new`;
 -- and if it `renews` the hash, how long that says anything.
 local granted, replayed = 0, 0
-local writes, all, census_is_new, renews, counts_nodes = false, false, false, false, false
+local census_is_new = false
+local writes, all, renews, counts_nodes

@@ -8,7 +8,7 @@ if writes then
   if wrong_type then call('DEL', hash) end
   if bad then call('HDEL', hash, unpack(bad)) end
   local record, lent
-  if id ~= 0 then
+  if is_remembered then
     asked_text = asked_text or format('%d', asked_in)
 --<one
     local seconds = window_then and (has_gcra and account_period or window_then / SECOND)
@@ -138,16 +138,16 @@ if writes then
     -- Redis may drop the hash when it says nothing that a missing one would not say.
     local lasts = (census_id + 2) * census_period
     for i = 1, #limits do local limit = limits[i]
-      local kind, at, ends = limit.kind, limit.at, nil
-      if kind == 'g' then
+      local at, ends = limit.at, nil
+      if limit.kind == 'g' then
         if lent_now + lent_before > 0 then
           ends = (at > now and at or now) + 2 * limit.depth + 2 * PERIOD
         else
-          local stepped
+          local stepped, step
           --=in_steps at
           ends = stepped + limit.depth
         end
-      elseif kind == 's' then
+      elseif limit.kind == 's' then
         ends = at + 3 * limit.period
       elseif at == 0 then
         ends = now + 2 * limit.period
@@ -183,7 +183,7 @@ end
 -- to come, may be of just now, and is kept as long as what else it says may be of now: without it, a call that is repeated would be
 -- executed again. So would a return, a refund or a reset, whose node may not have asked for two periods when it comes (`remember` in
 -- lib.lua): a record that tells of one is kept for two periods more, and for no less than two periods of accounts.
-if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
+if census_has_rolled and counts_nodes and is_remembered and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
