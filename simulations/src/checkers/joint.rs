@@ -245,8 +245,9 @@ struct Second {
     /// When the store answered again for the first time since the last loss, to an acquire or to another call that was
     /// sent after the loss; 0 while it is lost.
     back: u64,
-    /// When it last learned that a call was not answered.
+    /// When it last learned that a call was not answered; the id of that call, and `back` before that.
     lost: u64,
+    unanswered: (u64, u64),
     /// When it first decided by its share after that second.
     asked: Option<u64>,
 }
@@ -271,7 +272,7 @@ impl Second {
     /// A call that is no acquire and was sent at `left` was answered.
     fn hears_else(&mut self, at: u64, left: u64) {
         if self.back == 0 && self.lost > 0 && left >= self.lost {
-            self.hears(at, true);
+            self.hears(at, 0, true);
         }
     }
 
@@ -280,8 +281,18 @@ impl Second {
         self.back == 0 && self.lost > 0 && at >= self.lost + REMEMBERED
     }
 
-    fn hears(&mut self, at: u64, answered: bool) {
-        self.lost = if answered { self.lost } else { at };
+    /// A call that was not answered is sent again under its id. The node takes the store for away only when all its sendings have
+    /// failed, so it has not lost the store, and its second goes on.
+    fn sends_again(&mut self, at: u64, id: u64) {
+        if self.back == 0 && self.lost == at && self.unanswered.0 == id {
+            self.back = self.unanswered.1;
+        }
+    }
+
+    fn hears(&mut self, at: u64, id: u64, answered: bool) {
+        if !answered {
+            (self.lost, self.unanswered) = (at, (id, self.back));
+        }
         self.asked = None;
         self.back = match self.back {
             _ if !answered => 0,
@@ -692,6 +703,11 @@ impl Observer for Joint {
             self.earlier.insert(*key, grant.now.0);
             self.excuse_aside(&MIXED, *key, grant.now.0);
         }
+        if let Seen::Called { node, key, call, sent: true } = seen {
+            let life = self.lives.of(*node);
+            let second = self.keys.of(*key).seconds.get_mut(&life);
+            second.into_iter().for_each(|second| second.sends_again(moment.at, call.id));
+        }
         match seen {
             Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
             Seen::Begins(fault) => self.stops(fault),
@@ -739,7 +755,7 @@ impl Observer for Joint {
                 let life = (*node, *incarnation);
                 let (seconds, left) = (&mut self.keys.of(*key).seconds, self.first_sent.remove(&(life, call.id)));
                 if matches!(call.op, Op::Acquire(_)) || grant.is_none() {
-                    seconds.entry(life).or_default().hears(moment.at, grant.is_some());
+                    seconds.entry(life).or_default().hears(moment.at, call.id, grant.is_some());
                 } else if let (Some(left), Some(second)) = (left, seconds.get_mut(&life)) {
                     second.hears_else(moment.at, left);
                 }
@@ -921,6 +937,31 @@ mod tests {
             history.executed(&mut checker, at + 2 + SECOND, 4);
             history.check(&mut checker, at + 3 + SECOND, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{left}: {:?}", checker.violations());
+        }
+    }
+
+    /// Half of its second is over when a call is not answered. It is answered when it is sent again, or another one is.
+    #[test]
+    fn a_second_goes_on_when_a_call_is_sent_again_and_not_when_another_one_is() {
+        for (again, later, seen) in [(2, SECOND, 0), (2, SECOND - DRIFT - 1, 1), (3, SECOND, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.settled_in(&mut checker, at, [1, 1], 0);
+            let half = at + SECOND / 2;
+            history.check(&mut checker, half - 1, 0, Source::Share, false);
+            history.unanswered_in(&mut checker, half, [1, 2]);
+            history.called(&mut checker, half, again, 1);
+            history.settled_in(&mut checker, half + 1, [1, again], 0);
+            history.executed(&mut checker, at + later, 4);
+            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{again} {later}: {:?}", checker.violations());
         }
     }
 
