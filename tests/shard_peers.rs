@@ -196,6 +196,34 @@ fn who_comes_back_when_told_is_not_denied_because_a_peer_waits_with_its_next_cal
     assert_eq!(bench.order(&call).need, 1, "so the store is asked");
 }
 
+/// The store had two tokens, and has three by the time that a client was told. The peer has last heard of the store when it had fewer, so
+/// who has waited as long is not denied by that; who comes before is.
+#[test]
+fn who_comes_back_when_told_is_not_denied_by_a_peer_that_knows_less() {
+    for (early, is_denied) in [(Micros::ZERO, false), (Micros(300_000), true)] {
+        let mut bench = bench_of(3, "10/4s sliding");
+        let key = owned(&bench, |owner| owner != KeyOwner::This);
+        assert_eq!(bench.check_key(key, 3), None);
+        let ask = bench.try_ask().expect("a peer is asked");
+        bench.answer(&ask, &Err(Refusal::Busy));
+        let call = bench.acquire();
+        bench.used = 8;
+        bench.grant(&call, 0);
+        assert_eq!(bench.replies(), [Verdict::Deny]);
+        let wait = bench.last.and_then(|last| last.retry_after).expect("a denial says how long to wait");
+        bench.advance(Micros(wait.0 - early.0));
+        assert_eq!(bench.check_key(key, if is_denied { 1 } else { 3 }), None);
+        let ask = bench.try_ask().expect("the peer is asked again");
+        let now = bench.store_time();
+        let at = Timestamp(now.0 / 4_000_000 * 4_000_000);
+        let counters = std::array::from_fn(|_| Counter { used: 10, prev: 10, at });
+        bench.answer(&ask, &Ok(Loan { wait: SECOND, lasts: None, counters, ..loan(0, now, at) }));
+        let denied: &[Verdict] = if is_denied { &[Verdict::Deny] } else { &[] };
+        assert_eq!(bench.replies(), denied, "{:?}", bench.last);
+        assert_eq!(bench.try_acquire().is_some(), !is_denied, "the store is asked");
+    }
+}
+
 /// What trickles in while all pause can be lent as long as the window lasts, and is lost when it ends.
 #[test]
 fn a_peer_that_has_nothing_of_a_sliding_window_is_asked_again_before_that_ends() {

@@ -119,6 +119,9 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
     }
     if loan.aside {
         key.learn_from_aside(now, asking, loan);
+    } else if loan.tokens == 0 && denies_who_was_told_to_come(key, now, asking) {
+        // The peer knows less than this node told the client by, so those in line ask the store.
+        return Wish::Nothing;
     } else if key.learn_from_loan(now, asking.sent, loan) {
         if loan.tokens == 0 && key.has_ended(now, loan) {
             // An empty loan, of a window that is over by now, says nothing of the next one, either, of which the peer may have all.
@@ -133,6 +136,18 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
         paid += pay_credit(key, cx, tokens - paid);
     }
     Wish::Serve(tokens - paid, loan)
+}
+
+/// Whether a peer has denied a client that this node has told to come back by now, where tokens trickle in.
+///
+/// The wait was reckoned by what the store has told this node, and by the tokens that this node held and has returned since. The store may
+/// have told the peer nothing for longer, and counts in what it tells what is back in the store by now. A peer that has heard more denies
+/// rightly, and then the store is asked once in vain: what it says begins another wait.
+fn denies_who_was_told_to_come(key: &LeasedKey, now: Instant, asking: &Asking) -> bool {
+    let trickles = key.view.rule().limits.iter().any(Limit::trickles);
+    let promise = key.rare.paces.promise().filter(|promise| promise.at <= asking.sent);
+    let is_kept = |cost: u64| promise.is_some_and(|promise| cost <= promise.cost);
+    trickles && !key.is_away(now) && key.rare.line.first().is_some_and(|first| is_kept(first.cost))
 }
 
 /// A peer that lends less than was wanted is not asked again at once, nor is the store in the background. Where tokens trickle
