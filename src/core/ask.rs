@@ -48,6 +48,15 @@ pub struct Terms {
     pub aside: bool,
 }
 
+/// Who had lent the tokens with which a debt is paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payer {
+    /// The store, which counts them as lent to this node.
+    Store,
+    /// A peer, which counts them as its own: the store has lent them to that.
+    Peer,
+}
+
 /// Tokens that a peer lends on, if any, and what it knows of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loan {

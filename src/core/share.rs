@@ -6,6 +6,7 @@
 //! the node counts on from there. Where the store has set tokens of each window aside for this node, they are there from the
 //! window's beginning. What was admitted by the share is owed, and is charged to the store as soon as the store is back.
 
+use super::ask::Payer;
 use super::call::Counter;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -80,8 +81,10 @@ struct Budget {
     paid: u64,
     /// For windows: what was admitted in the window before and is not paid.
     before: u64,
-    /// For sliding windows: what was paid in this window for the one before.
+    /// For sliding windows: what this node was lent in this window and paid for the one before.
     carried: u64,
+    /// Of `paid`, what peers had lent.
+    by_peers: u64,
     /// For GCRA: the theoretical arrival time of the share, once it is used.
     tat: Option<StoredTime>,
 }
@@ -257,8 +260,8 @@ impl FallbackBudget {
         if of_limit.window == now.0 / rule.limits[0].period.0 { of_limit.spent } else { 0 }
     }
 
-    /// What was paid in the sliding window of a limit with that number for the one before: the store counts it there, and
-    /// nobody was admitted with it in that window.
+    /// What this node was lent in the sliding window of a limit with that number and paid for the one before: the store counts it
+    /// there, and nobody was admitted with it in that window.
     #[must_use]
     pub fn carried(&self, index: usize, window: u64) -> u64 {
         let of_limit = &self.limits[index];
@@ -361,10 +364,10 @@ impl FallbackBudget {
         }
     }
 
-    /// Records that the store was charged `tokens` of the debt.
-    pub fn pay(&mut self, rule: &Rule, now: Timestamp, tokens: u64) {
+    /// Records that `tokens` of the debt were paid, so that the store has been charged for them.
+    pub fn pay(&mut self, rule: &Rule, now: Timestamp, tokens: u64, by: Payer) {
         for (limit, of_limit) in limits_of(rule).zip(&mut self.limits) {
-            of_limit.pay(&limit, now, tokens);
+            of_limit.pay(&limit, now, tokens, by);
         }
     }
 
@@ -540,7 +543,7 @@ impl Budget {
 
     /// Of what this node was lent of the present window, what was for its own checks, and not to pay what its share had admitted.
     fn leased(&self, own: u64) -> u64 {
-        own.saturating_sub(self.paid.saturating_add(self.carried))
+        own.saturating_sub(self.paid.saturating_sub(self.by_peers).saturating_add(self.carried))
     }
 
     /// What was admitted and is not paid, in the window and in the one before.
@@ -593,8 +596,9 @@ impl Budget {
         u64::try_from(weighs).unwrap_or(u64::MAX)
     }
 
-    /// The store was charged `tokens`: first for the window before.
-    fn pay(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
+    /// `tokens` were paid: first for the window before. What a peer lent is no part of what this node was lent, so it is not taken off that.
+    fn pay(&mut self, limit: &Limit, now: Timestamp, tokens: u64, by: Payer) {
+        let is_lent_here = by == Payer::Store;
         let carried = self.carried(limit, now);
         let part = tokens.min(carried);
         if part > 0 {
@@ -604,11 +608,12 @@ impl Budget {
             }
             let paid = u128::from(self.before) * u128::from(part) / u128::from(carried);
             self.before -= u64::try_from(paid).unwrap_or(self.before);
-            self.carried += part;
+            self.carried += if is_lent_here { part } else { 0 };
         }
         // What a bucket does not remember any more need not be paid, and what is admitted later has to be.
         let paid = if limit.algorithm == Algorithm::Gcra { self.spent - self.debt(limit, now) } else { self.paid };
         self.paid = paid.saturating_add(tokens - part).min(self.spent);
+        self.by_peers += if is_lent_here { 0 } else { self.paid - paid };
     }
 
     /// This node's part of a window's tokens.

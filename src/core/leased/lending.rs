@@ -13,7 +13,7 @@ use super::key::LeasedKey;
 use super::loans::{lend, lend_aside};
 use super::outcomes::{pay_credit, pay_debt, probe_pause};
 use super::wish::Wish;
-use crate::core::ask::{Answer, Loan, Refusal, Terms};
+use crate::core::ask::{Answer, Loan, Payer, Refusal, Terms};
 use crate::core::call::Counter;
 use crate::core::calls::{Waiter, WaitingPeer};
 use crate::core::context::Context;
@@ -132,7 +132,7 @@ fn take_loan<'a>(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &A
     }
     let mut paid = 0;
     if !on(Mutant::DebtNotPaidByLoans) && !key.view.rule().owes_store_alone() {
-        paid = pay_debt(key, cx, now, tokens);
+        paid = pay_debt(key, cx, now, tokens, Payer::Peer);
         paid += pay_credit(key, cx, tokens - paid);
     }
     Wish::Serve(tokens - paid, loan)

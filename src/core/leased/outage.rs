@@ -7,6 +7,7 @@ use super::key::LeasedKey;
 use super::peers::{DOUBTED, has_windows};
 use super::phase::{Credit, GRACE, Phase};
 use crate::core::answer::Resolution;
+use crate::core::ask::Payer;
 use crate::core::call::{Call, Counter, Grant, Op};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source};
@@ -524,9 +525,9 @@ impl LeasedKey {
     }
 
     /// The store was charged so much of the debt.
-    pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
+    pub(super) fn pay(&mut self, now: Instant, tokens: u64, by: Payer) {
         let tokens = self.rare.outage.pay_span(tokens);
-        self.rare.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
+        self.rare.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens, by);
     }
 }
 

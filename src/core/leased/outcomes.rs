@@ -10,6 +10,7 @@ use super::key::LeasedKey;
 use super::limit_view::LentOf;
 use super::phase::Phase;
 use super::wish::Wish;
+use crate::core::ask::Payer;
 use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, OPEN, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
 use crate::core::context::Context;
@@ -215,7 +216,7 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let paid = match key.view.rule().is_entitled_sliding() {
         _ if ahead => 0,
         true => pay_in_window(key, cx, grant.now, granted),
-        false => pay_debt(key, cx, now, granted),
+        false => pay_debt(key, cx, now, granted, Payer::Store),
     };
     let paid = if ahead { 0 } else { paid + pay_credit(key, cx, granted - paid) };
     let mut windows = OPEN;
@@ -321,10 +322,10 @@ pub(super) fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) ->
 }
 
 /// Pays from a grant, or from what a peer lends, for what the share admitted, before any of it is held or spent.
-pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
+pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64, by: Payer) -> u64 {
     let paid = key.debt(now).min(granted);
     if paid > 0 {
-        key.pay(now, paid);
+        key.pay(now, paid, by);
         cx.policy_stats(key.policy()).spent += paid;
     }
     paid

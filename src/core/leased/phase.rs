@@ -14,6 +14,7 @@
 
 use super::bank::Bank;
 use super::entitlement::Entitlement;
+use crate::core::ask::Payer;
 use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
@@ -424,9 +425,9 @@ impl Outage {
     }
 
     /// Records that the store was charged for some of what the share has admitted.
-    pub(super) fn pay(&mut self, rule: &Rule, clock: Timestamp, tokens: u64) {
+    pub(super) fn pay(&mut self, rule: &Rule, clock: Timestamp, tokens: u64, by: Payer) {
         if let Some(budget) = self.budget_mut() {
-            budget.pay(rule, clock, tokens);
+            budget.pay(rule, clock, tokens, by);
         }
     }
 

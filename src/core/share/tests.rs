@@ -80,14 +80,14 @@ fn a_buckets_share_has_nothing_of_what_the_store_lent_between_two_losses() {
     let rule = rule("100/1s burst 100");
     let mut budget = FallbackBudget::open(&rule, Timestamp(1_000_000));
     assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 2_000_000), 94);
-    budget.pay(&rule, Timestamp(2_000_000), 94);
+    budget.pay(&rule, Timestamp(2_000_000), 94, Payer::Store);
     // Another loss: until it began the store has lent all that came.
     budget.reopen(&rule, Timestamp(3_000_000), Timestamp(3_000_000), Some(Timestamp(2_900_000)));
     assert_eq!(budget.debt(&rule, Timestamp(3_000_000)), 0);
     assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_000_000), 0);
     assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_500_000), 47);
     // The same one, within a second: the last that was lent has come at 3.7 s.
-    budget.pay(&rule, Timestamp(3_500_000), 47);
+    budget.pay(&rule, Timestamp(3_500_000), 47, Payer::Store);
     budget.reopen(&rule, Timestamp(3_800_000), Timestamp(3_800_000), Some(Timestamp(3_700_000)));
     assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 3_700_000), 0);
     assert_eq!(admitted(&mut budget, &rule, share_ppm(1), 4_200_000), 47);
@@ -161,7 +161,7 @@ fn debt_is_what_open_windows_admitted() {
     let mut budget = FallbackBudget::open(&rule, Timestamp(0));
     assert!(budget.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
     assert_eq!(budget.debt(&rule, Timestamp(2_100_000)), 7);
-    budget.pay(&rule, Timestamp(2_100_000), 5);
+    budget.pay(&rule, Timestamp(2_100_000), 5, Payer::Store);
     assert_eq!(budget.debt(&rule, Timestamp(2_100_000)), 2);
     assert_eq!(budget.debt(&rule, Timestamp(3_000_000)), 0);
 }
@@ -179,13 +179,31 @@ fn a_bucket_owes_what_is_admitted_after_it_has_paid() {
     }
     let open = budget.debt(&rule, at);
     assert!((1..=5).contains(&open), "{open}");
-    budget.pay(&rule, at, open);
+    budget.pay(&rule, at, open, Payer::Store);
     assert_eq!(budget.debt(&rule, at), 0);
     at = at + Micros(110_000);
     assert!(budget.spend(&rule, &half, at, 1, &NONE));
     assert_eq!(budget.debt(&rule, at), 1);
-    budget.pay(&rule, at, 1);
+    budget.pay(&rule, at, 1, Payer::Store);
     assert_eq!(budget.debt(&rule, at), 0);
+}
+
+/// A regression: a node that had paid with what a peer lent told its peers so much less of the window than it was lent and admitted.
+#[test]
+fn what_a_peer_lent_pays_and_is_no_part_of_what_this_node_was_lent() {
+    for (by, carried, left) in [(Payer::Store, 40, 35), (Payer::Peer, 0, 5)] {
+        let (sliding, fixed) = (rule("100/1s sliding"), rule("100/1s fixed"));
+        let mut budget = FallbackBudget::open(&sliding, Timestamp(0));
+        assert!(budget.spend(&sliding, &[share_ppm(1)], Timestamp(2_900_000), 80, &NONE));
+        budget.pay(&sliding, Timestamp(3_500_000), 40, by);
+        assert_eq!((budget.debt(&sliding, Timestamp(3_500_000)), budget.carried(0, 3)), (0, carried), "{by:?}");
+        // It was lent 40 itself: to pay for 30 of what the share has admitted, or beside that.
+        let mut budget = FallbackBudget::open(&fixed, Timestamp(0));
+        assert!(budget.spend(&fixed, &[share_ppm(1)], Timestamp(2_100_000), 50, &NONE));
+        budget.pay(&fixed, Timestamp(2_100_000), 30, by);
+        let lent = Lent { own: &[40], all: None };
+        assert_eq!(budget.left(&fixed, Timestamp(2_200_000), &lent), left, "{by:?}");
+    }
 }
 
 #[test]
@@ -199,14 +217,14 @@ fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
     assert_eq!(budget.debt(&rule, Timestamp(4_000_000)), 0);
     let mut other = budget.clone();
     // All of it is paid, although it would weigh less later.
-    budget.pay(&rule, Timestamp(3_500_000), 40);
+    budget.pay(&rule, Timestamp(3_500_000), 40, Payer::Store);
     assert_eq!(budget.debt(&rule, Timestamp(3_500_000)), 0);
     // What is admitted in this window is owed beside it.
     assert!(other.spend(&rule, &[share_ppm(1)], Timestamp(3_500_000), 7, &NONE));
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 47);
-    other.pay(&rule, Timestamp(3_500_000), 20);
+    other.pay(&rule, Timestamp(3_500_000), 20, Payer::Store);
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 27);
-    other.pay(&rule, Timestamp(3_500_000), 27);
+    other.pay(&rule, Timestamp(3_500_000), 27, Payer::Store);
     assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 0);
     assert_eq!(other.refund(&rule, [Timestamp(3_500_000); 2], 7), 0, "it is paid");
 }
