@@ -79,6 +79,8 @@ struct Known {
     shown: VecDeque<Shown>,
     held: VecDeque<Held>,
     refunded: VecDeque<Held>,
+    /// How well the node knows the store's clock by a peer's loan, until the store itself has answered about the key.
+    doubt: u64,
 }
 
 impl Known {
@@ -133,7 +135,8 @@ pub(super) struct Left {
     doubt: u64,
     lives: Lives,
     settled: Ids,
-    asked: Map<(Life, u32), u64>,
+    /// The ask of a peer that a node waits for, and when that was sent.
+    asked: Map<(Life, u32), (u64, u64)>,
     known: Map<(Life, u32), Known>,
     found: Found,
 }
@@ -186,6 +189,7 @@ impl Left {
         if WHOLE.when(decision.reset_after.0 == 0) || known.shown.is_empty() {
             return;
         }
+        let doubt = doubt.max(known.doubt);
         let most = known.most(index, limit, goes_by(decision).0, doubt).saturating_add(known.own(moment.at, limit));
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
@@ -221,6 +225,7 @@ impl Observer for Left {
                     _ => known.shown.back().map_or(0, |shown| shown.own),
                 };
                 known.show(&grant.counters, held);
+                known.doubt = 0;
                 match call.op {
                     Op::Acquire(_) if is_first => hold(&mut known.held, moment.at, until, grant.granted),
                     // Tokens that it hands back count as left from then on, so until the answer they may as well count
@@ -230,14 +235,17 @@ impl Observer for Left {
                 }
             }
             Seen::PeerAsked { node, incarnation, key, ask, .. } => {
-                self.asked.insert(((*node, *incarnation), *key), ask.id);
+                self.asked.insert(((*node, *incarnation), *key), (ask.id, moment.at));
             }
             // Answers that are repeated or too late are ignored.
             Seen::PeerHeard { node, incarnation, key, ask, answer: Ok(loan), .. } if aligned(&ask.rule).is_none() => {
                 let life = (*node, *incarnation);
-                if self.asked.get(&(life, *key)) == Some(&ask.id) {
+                if let Some((_, sent)) = self.asked.get(&(life, *key)).copied().filter(|(id, _)| *id == ask.id) {
                     self.asked.remove(&(life, *key));
                     let known = self.known(life, *key, &ask.rule);
+                    // The peer read the store's clock to within this, at some time while the ask was under way.
+                    let [earliest, latest] = loan.clock;
+                    known.doubt = latest.since(earliest).0 + (moment.at - sent);
                     let burst = ask.rule.limits.iter().map(|limit| limit.burst).max().unwrap_or(0);
                     known.show(&loan.counters, LOANS.forgives(burst));
                 }
@@ -335,6 +343,35 @@ mod tests {
             history.remaining = 5;
             history.check(&mut checker, SECOND / 2, 1, Source::Peer, true);
             assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+        }
+    }
+
+    /// A window ends 8 ms after the earliest time that the store's clock may show. The peer knew that clock to within 5 ms, and its
+    /// answer was under way for 4, or for 2: only in the first case may the node take the next window for open, until the store has
+    /// answered.
+    #[test]
+    fn who_knows_the_clock_by_a_peer_alone_may_take_the_next_window_for_open() {
+        for (trip, is_answered, seen) in [(4_000, false, 0), (2_000, false, 1), (4_000, true, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let mut checker = Left::new(&history.setting());
+            let (node, incarnation, key, peer) = (0, 0, 0, (1, 1));
+            let ask = &Ask { rule: history.setting().rules[0].clone(), ..peer_ask(1, 1, 1) };
+            let at = SECOND - 8_000;
+            history.see(&mut checker, at - trip, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0] = Counter { used: 4, prev: 9, at: Timestamp(START) };
+            let clock = [Timestamp(START + at), Timestamp(START + at + 5_000)];
+            let answer = &loan(1).map(|loan| Loan { counters, clock, ..loan });
+            let store = Timestamp(START + at);
+            history.see(&mut checker, at, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+            if is_answered {
+                (history.used, history.prev, history.opened) = (4, 9, SECOND.wrapping_neg());
+                history.settled(&mut checker, at, 1, 0);
+            }
+            // Of the window at hand five are left, beside one that the one before still takes; of the next one six.
+            history.remaining = 6;
+            history.check(&mut checker, at, 1, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{trip} {is_answered}: {:?}", checker.violations());
         }
     }
 
