@@ -2,7 +2,7 @@
 -- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call. What that costs, in instructions, where a whole acquire takes 97,000 to 110,000
+-- Redis runs these lines anew for every call. What that costs, in instructions, where a whole acquire takes 95,000 to 120,000
 -- (callgrind, Redis 7.0.15 of Debian): a step of the interpreter, such as one value that is assigned, 45, of which it takes
 -- 450 to 550; two texts or numbers that are compared 95; a field of a table 60 to 110; a function that is defined 320 and 100
 -- more, with a cell to allocate and to collect, for each variable around it that it uses; texts that are put together 570; a

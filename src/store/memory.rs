@@ -270,10 +270,14 @@ impl MemoryStore {
                     && nodes.census() == view.census =>
             {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
-                // Entitlements keep the key for longer than a sliding window lasts, so the expiry is the same for all
-                // calls in one window. The window is known by its start, because its length is not stored.
-                let is_sliding = view.aside.is_some() && limit.algorithm == Algorithm::Sliding;
-                let is_same = is_sliding && before.at == view.counters[0].at && !before.is_unopened();
+                // Entitlements keep the key for longer than a window lasts, so the expiry is the same for all calls in one
+                // window, and of windows from the first request while none is open. A sliding window is known by its start,
+                // because its length is not stored.
+                let is_kept = match limit.algorithm {
+                    Algorithm::Sliding => !before.is_unopened(),
+                    algorithm => algorithm == Algorithm::FixedFromFirst,
+                };
+                let is_same = view.aside.is_some() && is_kept && before.at == view.counters[0].at;
                 (is_same || lifetime::lasts_as_before(limit, &before, &view.shown()[0])).then_some(head.expires)
             }
             _ => None,
