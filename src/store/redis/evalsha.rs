@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn who_is_introduced_has_the_hashes_of_what_most_calls_need() {
-        introduction();
+        assert!(introduction().len() > script::usual().len());
         assert!(script::usual().iter().all(|script| script.sha.get().is_some()));
     }
 
