@@ -898,19 +898,24 @@ mod tests {
         }
     }
 
+    /// Another node has lost the store and uses its share, and so does the one that leases afterwards: it is the first to have an answer.
+    fn a_share_beside_another_node(at: u64) -> (History, Joint) {
+        let mut history = History::new("10/10s fixed");
+        let mut setting = history.setting();
+        setting.plan.gossip = Some(Gossip::default());
+        let mut checker = Joint::new(&setting);
+        history.settled(&mut checker, 1, 1, 1);
+        history.check(&mut checker, at, 5, Source::Share, true);
+        checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+        history.check(&mut checker, at, 0, Source::Share, false);
+        (history, checker)
+    }
+
     #[test]
     fn who_has_waited_for_its_second_is_lent_beside_a_share_that_goes_on() {
+        let at = 5 * SECOND;
         for (later, seen) in [(SECOND, 0), (SECOND - DRIFT - 1, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            // Another node uses its share, and then the one that leases, which is the first to have an answer.
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
+            let (mut history, mut checker) = a_share_beside_another_node(at);
             history.settled_in(&mut checker, at, [1, 2], 0);
             history.executed(&mut checker, at + later, 2);
             history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
@@ -921,16 +926,9 @@ mod tests {
     /// Its second begins with the answer to a call that is no acquire, if that was sent after the store was lost.
     #[test]
     fn a_second_begins_with_the_first_answer_to_any_call() {
+        let at = 5 * SECOND;
         for (left, seen) in [(1, 0), (-1, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
+            let (mut history, mut checker) = a_share_beside_another_node(at);
             history.void_called(&mut checker, at.saturating_add_signed(left), 2);
             history.unanswered_in(&mut checker, at, [1, 1]);
             history.void_settled_in(&mut checker, at + 2, [1, 2]);
@@ -943,16 +941,9 @@ mod tests {
     /// Half of its second is over when a call is not answered. It is answered when it is sent again, or another one is.
     #[test]
     fn a_second_goes_on_when_a_call_is_sent_again_and_not_when_another_one_is() {
+        let at = 5 * SECOND;
         for (again, later, seen) in [(2, SECOND, 0), (2, SECOND - DRIFT - 1, 1), (3, SECOND, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
+            let (mut history, mut checker) = a_share_beside_another_node(at);
             history.settled_in(&mut checker, at, [1, 1], 0);
             let half = at + SECOND / 2;
             history.check(&mut checker, half - 1, 0, Source::Share, false);
@@ -967,16 +958,9 @@ mod tests {
 
     #[test]
     fn who_asks_the_store_after_its_second_and_goes_by_its_share_meanwhile_has_not_lost_it_again() {
+        let at = 5 * SECOND;
         for (later, seen) in [(ASKS, 0), (ASKS + 1, 1)] {
-            let mut history = History::new("10/10s fixed");
-            let mut setting = history.setting();
-            setting.plan.gossip = Some(Gossip::default());
-            let mut checker = Joint::new(&setting);
-            let at = 5 * SECOND;
-            history.settled(&mut checker, 1, 1, 1);
-            history.check(&mut checker, at, 5, Source::Share, true);
-            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
-            history.check(&mut checker, at, 0, Source::Share, false);
+            let (mut history, mut checker) = a_share_beside_another_node(at);
             history.settled_in(&mut checker, at, [1, 2], 0);
             for after in [2 * DRIFT, 2 * DRIFT + later] {
                 history.check(&mut checker, at + SECOND + after, 0, Source::Share, false);
