@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::poll::wait_until;
+
 /// A stopwatch: tests measure with it instead of reading clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(Instant);
@@ -95,9 +97,7 @@ impl Starved {
     #[must_use]
     pub fn take_whole(&self) -> Duration {
         let rounds = self.noted.rounds.load(Ordering::Acquire);
-        while self.noted.rounds.load(Ordering::Acquire) == rounds {
-            thread::sleep(Duration::from_millis(2));
-        }
+        wait_until("it has run again", 10, || self.noted.rounds.load(Ordering::Acquire) > rounds);
         self.take()
     }
 }
