@@ -171,6 +171,8 @@ pub struct Bounds {
     pub account_units: u64,
     /// Where there is plenty, at most so many tokens are asked for beside those that waiters need, for a few checks that may come.
     pub few: u64,
+    /// So many tokens of a bucket nobody misses if no check comes for them, nor does a call hand them back.
+    pub trifle: u64,
 }
 
 impl Bounds {
@@ -238,8 +240,11 @@ impl Tuner {
         };
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let few = if bounds.for_all() { u64::MAX } else { self.few().min(bounds.few.saturating_add(bounds.need)) };
-        let spare =
-            if bounds.for_all() && bounds.lapses && bounds.plenty { self.reserve(rest, bounds.nodes) } else { 0 };
+        let spare = match bounds.for_all() {
+            true if bounds.lapses && bounds.plenty => self.reserve(rest, bounds.nodes),
+            false if bounds.plenty => bounds.trifle.min(few.saturating_sub(bounds.need)),
+            _ => 0,
+        };
         let small = rest.saturating_add(bounds.need).saturating_add(spare).min(if bounds.plenty { few } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
         let growth = if bounds.for_all() { GROWTH_FOR_ALL } else { GROWTH };
@@ -366,6 +371,7 @@ mod tests {
             leftover_goes_back: false,
             account_units: 0,
             few: u64::MAX,
+            trifle: 0,
         }
     }
 
@@ -435,6 +441,23 @@ mod tests {
         let in_visits: Vec<u64> =
             (1..=5).flat_map(|visit| (0..10).map(move |check| visit * 80_000 + check * 200)).chain([480_000]).collect();
         assert!(of_a_bucket(&in_visits) >= 4, "{}", of_a_bucket(&in_visits));
+    }
+
+    #[test]
+    fn of_a_bucket_tokens_that_nobody_misses_are_leased_for_a_few_checks_that_may_come() {
+        let first = |bounds| Tuner::default().refill(Instant(1_000_000), bounds);
+        let bucket = Bounds { plenty: true, account_units: 16, trifle: 10, ..bounds(1, 100) };
+        assert_eq!(first(bucket), FEW);
+        assert_eq!(
+            first(Bounds { need: FEW + 1, ..bucket }),
+            FEW + 1,
+            "one check asks for more than a few of the usual ones"
+        );
+        assert_eq!(first(Bounds { trifle: 2, ..bucket }), 3, "others would miss more");
+        assert_eq!(first(Bounds { few: 2, ..bucket }), 3);
+        assert_eq!(first(Bounds { ceiling: 5, ..bucket }), 5);
+        assert_eq!(first(Bounds { plenty: false, ..bucket }), 1);
+        assert_eq!(first(Bounds { trifle: 0, ..bucket }), 1);
     }
 
     #[test]

@@ -49,6 +49,8 @@ mutants! {
         "A node tells the store that it still holds what it has spent of a bucket: bound.";
     SpendingTimerLost, "spending-timer-lost":
         "What was spent of a bucket is reported only with the next call, and charged as if it were spent later: reported.";
+    AllOfItIsATrifle, "all-of-it-is-a-trifle":
+        "Nothing says what became of tokens of a bucket that is half full, however many they are: reported.";
     ExpiredNotSettled, "expired-not-settled":
         "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
     PartialAsWhole, "partial-as-whole":

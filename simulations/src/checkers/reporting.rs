@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Clocks, Life, Lives, Stops};
@@ -36,7 +37,10 @@ static CHARGED: Exemption = Exemption::new(
 );
 static BACK: Exemption =
     Exemption::new("a cost that was taken back", "It is back in the lease, or the store was asked to take it back.");
-
+static TRIFLE: Exemption = Exemption::new(
+    "in policies of buckets alone of which nothing is set aside for nodes, an account of one hundredth of the smallest bucket or less, divided by the nodes that the store counts",
+    "No call is made for so little where half of the bucket is left. It counts as spent when the account is over.",
+);
 static RESET: Exemption = Exemption::new(
     "accounts of a key that a client reset",
     "The bucket is full from then on, and what was spent of it before is asked back by nobody.",
@@ -47,13 +51,16 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["reported"],
     proves: "What a node has spent of a bucket it tells the store before its account is over and all of it counts as spent.",
     judges: "Policies of which some limit is a bucket.",
-    exemptions: &[&BASELINES, &TROUBLE, &LEAPS, &STALE, &CHARGED, &BACK, &RESET],
+    exemptions: &[&BASELINES, &TROUBLE, &LEAPS, &STALE, &CHARGED, &BACK, &TRIFLE, &RESET],
     mutant: Some("spending-timer-lost"),
 };
 
 /// How many periods before its end trouble may concern an account: it lives for two at most, and trouble one period
 /// earlier may still delay its calls.
 const CONCERNS: u64 = 3;
+
+/// One part in so many of a bucket is a trifle.
+const TRIFLE_PART: u64 = 100;
 
 /// The tokens of a bucket that a node was lent and has not reported.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +70,15 @@ struct Account {
     period: u64,
     charged: u64,
     used: u64,
+    is_trifle: bool,
+}
+
+/// Whether so many tokens that are set aside for one of so many nodes are a trifle.
+fn is_trifle(rule: &Rule, aside: u64, nodes: u32) -> bool {
+    let is_plain = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) && !rule.is_entitled();
+    let smallest = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0);
+    let trifle = smallest / (TRIFLE_PART * u64::from(nodes.max(1)));
+    is_plain && trifle > 0 && aside <= trifle
 }
 
 /// The checker.
@@ -103,11 +119,10 @@ impl Reporting {
         {
             return;
         }
-        let (kept, charged) = match &call.op {
+        let (kept, needed) = match &call.op {
             Op::Acquire(order) => {
-                // What of the account the store did not renew it charges by itself when that is over.
                 let kept = order.held.saturating_sub(grant.not_kept).saturating_add(grant.granted);
-                (kept, grant.not_kept + grant.granted.min(order.need))
+                (kept, grant.granted.min(order.need))
             }
             Op::Return { held, .. } => (*held, 0),
             Op::Reset => return self.accounts.retain(|(_, key), _| !RESET.when(*key == place.1)),
@@ -117,7 +132,10 @@ impl Reporting {
         if kept > 0 {
             let period = call.rule.account_period().0;
             let ends = moment.at + (grant.now.0 / period + 2) * period - grant.now.0;
-            self.accounts.insert(place, Account { ends, period, charged, used: 0 });
+            let is_trifle = is_trifle(&call.rule, kept.saturating_sub(needed), grant.nodes);
+            // What of the account the store did not renew it charges by itself when that is over.
+            let charged = grant.not_kept + needed;
+            self.accounts.insert(place, Account { ends, period, charged, used: 0, is_trifle });
             self.ends.entry(ends).or_default().push(place);
         }
     }
@@ -158,7 +176,7 @@ impl Reporting {
                 if self.is_excused(place, account) {
                     continue;
                 }
-                if account.used > CHARGED.forgives(account.charged) {
+                if account.used > CHARGED.forgives(account.charged) && !TRIFLE.when(account.is_trifle) {
                     self.found.add("reported", moment, || {
                         format!("{:?} has told the store nothing of key {} since it used {account:?}", place.0, place.1)
                     });
@@ -254,6 +272,23 @@ mod tests {
             let mut checker = Reporting::new(&history.setting());
             assert_eq!(lent(&mut history, &mut checker, cost, again), seen, "{:?}", checker.violations());
         }
+    }
+
+    /// Four tokens, of which one was needed by a waiter: three are set aside, which is a hundredth of a bucket of 300.
+    #[test]
+    fn of_a_trifle_nothing_need_be_reported() {
+        for (limit, seen) in [("300/10s", 0), ("299/10s", 1), ("600/10s", 0), ("300/10s fixed", 0)] {
+            let mut history = History::new(limit);
+            let mut checker = Reporting::new(&history.setting());
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.lent(&mut checker, 1, 0, 1, 4);
+            history.check(&mut checker, 2, 2, Source::Lease, true);
+            history.check(&mut checker, 50 * SECOND, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+        }
+        let rule = |limit: &str| Rule::of("api", &[rationd::core::limit::Limit::parse(limit).unwrap()]);
+        assert!(is_trifle(&rule("600/10s"), 3, 2) && !is_trifle(&rule("600/10s"), 4, 2));
+        assert!(!is_trifle(&rule("99/10s"), 0, 1), "a bucket of which a hundredth is no token has no trifle");
     }
 
     /// A fault alone excuses none, and a call without an answer excuses its node.

@@ -141,7 +141,7 @@ fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     // is told which those are.
     let lapsed =
         key.holdings.lease().until().has_come(now) && key.holdings.lease().held() > 0 && !key.rare.calls.is_acquiring();
-    if lapsed {
+    if lapsed && !key.is_trifling(now) {
         give_back(key, cx, now, u64::MAX);
     }
     if !key.holdings.lease().has_ended(now) {
@@ -540,6 +540,7 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
         leftover_goes_back: key.hands_leftover_back(),
         account_units,
         few: if account_units > 1 { part_of_bucket(key, FEW_PART).max(1) } else { u64::MAX },
+        trifle: key.trifle(now),
     }
 }
 

@@ -336,7 +336,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     let held = key.holdings.lease().held();
     let is_left_alone = is_left_alone(key, now);
     let is_awaited = is_closing || is_left_alone || is_idle(key, now) && key.has_much();
-    if key.has_unreported() && held == 0 && is_awaited && !is_acquiring {
+    if key.has_unreported() && held == 0 && is_awaited && !is_acquiring && !key.is_trifling(now) {
         return Intent::Report;
     }
     // From when on this node counts as silent, the store takes it to spend its part of the bucket. It calls before that: to go on if
@@ -391,7 +391,13 @@ fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
 /// the tokens still here when it returns.
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
     let rule = key.view.rule();
-    let pause = if key.view.has_account() && !key.is_pressed(now) { rule.account_period() } else { Micros::ZERO };
+    let pause = if key.is_trifling(now) {
+        gcra::UNIT
+    } else if key.view.has_account() && !key.is_pressed(now) {
+        rule.account_period()
+    } else {
+        Micros::ZERO
+    };
     key.demand.idle_for(now) < refill_interval(rule).max(pause)
 }
 
@@ -436,7 +442,7 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
         return 0;
     }
     if closes(key).has_come(now) {
-        return key.holdings.lease().held();
+        return if key.is_trifling(now) { 0 } else { key.holdings.lease().held() };
     }
     // These tokens stand for the rest of this node's share. If they were handed back, the share would release them once more.
     if key.rare.outage.phase().is_repaid() {
@@ -652,6 +658,34 @@ mod tests {
         leads.sort_unstable();
         let most = leads.chunk_by(|one, other| one == other).map(<[u64]>::len).max();
         assert!(most < Some(40), "{leads:?}");
+    }
+
+    /// A key whose store sets 40 tokens aside for this node, of which it has spent so many.
+    fn key_that_spent(limit: &str, lent: u64, spent: u64) -> LeasedKey {
+        let mut key = key(limit, lent);
+        key.view.note_lent(0, None, 0, &key.order(NOW));
+        assert!(key.holdings.spend(NOW, spent));
+        key.note_spent(NOW, spent);
+        key
+    }
+
+    /// A hundredth of 8,000 tokens is 40 for each of two nodes.
+    #[test]
+    fn no_call_says_what_became_of_a_trifle_of_a_bucket_of_which_half_is_left() {
+        for (limit, lent, is_trifle) in [("8000/1m", 4_000, true), ("8000/1m", 4_001, false), ("7999/1m", 0, false)] {
+            for (spent, otherwise) in [(0, Intent::GiveBack(40)), (10, Intent::GiveBack(30)), (40, Intent::Report)] {
+                let mut key = key_that_spent(limit, lent, spent);
+                let (closing, until) = (closes(&key).time().unwrap(), key.holdings.lease().until());
+                let intent = if is_trifle { Intent::Wait } else { otherwise };
+                assert_eq!(look(&key, closing, true, || false), intent, "{limit} {lent} {spent}");
+                if is_trifle {
+                    assert!(next_timeout(&key, closing) >= until, "it is not looked at until then");
+                    key.demand.note_check(closing);
+                    let renewed = if spent < 40 { Intent::Acquire } else { Intent::Wait };
+                    assert_eq!(look(&key, closing, true, || false), renewed, "{spent}: it is in use");
+                }
+            }
+        }
     }
 
     #[test]

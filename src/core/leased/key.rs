@@ -56,6 +56,10 @@ const MUCH_PART: u64 = 8;
 /// instead of 28, and 284 of `10/1s burst 20` instead of 139.
 const MOST_TENTHS: u64 = 7;
 
+/// One part in so many of a bucket is a trifle, for all nodes together. A larger one would save more calls; but what of it no check has spent counts
+/// as spent, so that others could use less of the bucket.
+const TRIFLE_PART: u64 = 100;
+
 /// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
 
@@ -455,6 +459,28 @@ impl LeasedKey {
             limit.algorithm == Algorithm::Gcra && aside >= much(limit.capacity()).max(few / FEW_PART)
         };
         self.view.rule().limits.iter().enumerate().any(is_much)
+    }
+
+    /// So many tokens of a bucket nobody misses which this node holds and no check spends: its part of a trifle, where at least half of the bucket is
+    /// left; 0 elsewhere. To hand them back would cost a call, and so would leasing one token after another to have none left over.
+    pub(super) fn trifle(&self, now: Instant) -> u64 {
+        if !self.view.is_of_buckets() || self.view.rule().is_entitled() || self.is_away(now) {
+            return 0;
+        }
+        let (latest, parts) = (self.view.clock().latest(now), TRIFLE_PART * u64::from(self.view.nodes().max(1)));
+        let of_each = self.view.limits().map(|(limit, counter)| match limit.capacity() {
+            capacity if counter.left(limit, latest) < capacity / 2 => 0,
+            capacity => capacity / parts,
+        });
+        of_each.min().unwrap_or(0)
+    }
+
+    /// Whether the store sets no more than a trifle aside for this node: then no call says what became of it, and it counts as spent when
+    /// the account lapses.
+    pub(super) fn is_trifling(&self, now: Instant) -> bool {
+        let trifle = self.trifle(now);
+        let lent = self.view.rule().limits.iter().enumerate().map(|(index, _)| self.view.lent(index)).max();
+        trifle > 0 && (lent.unwrap_or(0) <= trifle || on(Mutant::AllOfItIsATrifle))
     }
 
     /// The awaited answer should have come long ago, by the time that calls take now. Nobody waits for it any longer,

@@ -98,7 +98,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     // An acquire under way speaks for all of the account, and what else there is to do about that waits for its answer.
     let is_renewing = key.rare.calls.is_acquiring() && key.view.is_of_buckets();
-    if key.has_unreported() && !is_renewing && !on(Mutant::SpendingTimerLost) {
+    if key.has_unreported() && !is_renewing && !key.is_trifling(now) && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
         if key.has_much() {
             at = at.or(now + until_look(key));
@@ -113,7 +113,9 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     if key.holdings.lease().held() > 0 {
         let until = key.holdings.lease().until();
-        let renews = if is_renewing { until } else { closes(key).max(key.rare.paces.crowded_until().min(until)) };
+        let is_left = closes(key).has_come(now) && key.is_trifling(now);
+        let renews =
+            if is_renewing || is_left { until } else { closes(key).max(key.rare.paces.crowded_until().min(until)) };
         at = at.min(renews.max(Due::at(now + PATIENCE)));
         if may_give_back(key, now) {
             at = at.or(now + until_look(key));
