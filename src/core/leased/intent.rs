@@ -388,7 +388,8 @@ fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
 }
 
 /// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds
-/// the tokens still here when it returns.
+/// the tokens still here when it returns. A trifle lapses at no call, and a check that comes later makes the call that would have kept it for that
+/// check: so it is kept for those that come every second.
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
     let rule = key.view.rule();
     let pause = if key.is_trifling(now) {

@@ -60,6 +60,9 @@ const MOST_TENTHS: u64 = 7;
 /// as spent, so that others could use less of the bucket.
 const TRIFLE_PART: u64 = 100;
 
+/// Nobody misses a trifle where this fraction of the bucket is left. Where less is, the bucket may run out before the trifle has leaked away.
+const TRIFLE_LEFT_PART: u64 = 2;
+
 /// What two checks cost, this fraction of [`Tuner::few`](crate::core::batch::Tuner::few), is not worth the call that hands it back.
 const FEW_PART: u64 = 4;
 
@@ -469,7 +472,7 @@ impl LeasedKey {
         }
         let (latest, parts) = (self.view.clock().latest(now), TRIFLE_PART * u64::from(self.view.nodes().max(1)));
         let of_each = self.view.limits().map(|(limit, counter)| match limit.capacity() {
-            capacity if counter.left(limit, latest) < capacity / 2 => 0,
+            capacity if counter.left(limit, latest) < capacity / TRIFLE_LEFT_PART => 0,
             capacity => capacity / parts,
         });
         of_each.min().unwrap_or(0)
