@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     a need, b want, c least (tokens), d ahead_of (us; 0 = lend of now, else of the window
---          after the one that ends then), e epoch (as the node knows it; 0 = none), f held (tokens
---          lent before that it has not spent), until (us; 0 = for ever); of each limit x age (gcra: us since it
+--          after the one that ends then), e held (tokens lent before that it has not spent), until (us; 0 = for
+--          ever), epoch (as the node knows it; 0 = none); of each limit x age (gcra: us since it
 --          spent the others, taken as spent in one go), y known_used (tokens), z known_at (us)
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
 --          an id that was executed before, the answer of then. Where nothing is known of an acquire of this node,
@@ -25,14 +25,28 @@ end
 --<one
 local depth_then = limit_prev
 -->
-local need, want, least, ahead_of, epoch, held = a1, a2, a3, a4, a5, a6
-if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > EXACT or held > EXACT then
+local need, want, least, ahead_of, held = a1, a2, a3, a4, a5
+if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or held > EXACT then
   return redis.error_reply(WRONG)
 end
 
--- The last number of its argument, at the place that stands behind the others, is read only where it is needed.
-local until_at = acquire_id == 0 and numbers_of('<I7', head, a7) or 0
-if until_at > EXACT then return redis.error_reply(WRONG) end
+-- What else the call says stands from here on, and is read only where it is needed: until when it may be executed, where nothing is
+-- known of an acquire of this node; the epoch there, too, and where the key has none.
+--<several
+local rest_place = a6
+--<plain
+local rest_place = a6
+--<entitled
+local rest_place = a9
+--<bucket
+local rest_place = a10
+-->
+local until_at, epoch = 0, 0
+if acquire_id == 0 or not epoch_now then
+  until_at, epoch = numbers_of('<I7I7', head, rest_place)
+  if until_at > EXACT or epoch > EXACT then return redis.error_reply(WRONG) end
+  if acquire_id > 0 then until_at = 0 end
+end
 if id ~= 0 and id < acquire_id then
   replayed = 2
 elseif until_at > 0 and (now > until_at or now + CALL_LIFE < until_at) then
@@ -76,8 +90,7 @@ else
 --<many
       local known_used, known_at = limit_y, limit_z
 --<alone
-      -- They stand behind what was read, and are read only where they are needed.
-      local known_used, known_at = numbers_of('<I7I7', limit_text, limit_y)
+      local known_used, known_at = numbers_of('<I7I7', head, rest_place + 21)
       if known_used > EXACT or known_at > EXACT then return redis.error_reply(WRONG) end
 -->
       if limit.kind == 'g' then
@@ -109,11 +122,10 @@ else
     census_is_new, nodes_now = true, nodes_now + 1
     if not has_record or asked_in ~= census_id - 1 then seen_again = seen_again + 1 end
   end
-  nodes = nodes_before + seen_again
-  if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
+  --=count_nodes
 
 --<bucket
-  local believes, demand, frees_until, owes = numbers_of('<I7I7I7I7', head, a7 + 7)
+  local believes, demand, frees_until, owes = a6, a7, a8, a9
   if believes > EXACT or demand > EXACT or frees_until > EXACT or owes > EXACT then return redis.error_reply(WRONG) end
   local is_stranger = believes == 0
   believes = is_stranger and 0 or believes - 1
@@ -122,7 +134,7 @@ else
   local frees = frees_until >= now
   -- While silent nodes are charged, the bucket leaks more slowly, so it has not forgotten as much of what was spent some time ago
   -- as its whole rate would say: what is reported as spent counts as spent now.
-  if silent > 0 or now < late_until then limit.x = 0 end
+  local is_late = silent > 0 or now < late_until
   if frees then
     if silent > 0 then
       late_until = now + 2 * PERIOD
@@ -140,12 +152,18 @@ else
 -->
   -- What this node was lent and holds no more it has spent.
   if has_gcra and has_record and account + held > 0 then
+--<alone
+    limit_x = numbers_of('<I7', head, rest_place + 14)
+    if limit_x > EXACT then return redis.error_reply(WRONG) end
+--<bucket
+    if is_late then limit_x = 0 end
+-->
     --=close held, 0, EXACT
   end
 
 --<entitled
   -- This node's entitlement is taken out of the sums, and put back as it is from now on.
-  local believes, demand, frees_until = numbers_of('<I7I7I7', head, a7 + 7)
+  local believes, demand, frees_until = a6, a7, a8
   if believes > EXACT or demand > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
   local is_stranger = believes == 0
   believes = is_stranger and 0 or believes - 1
@@ -307,7 +325,7 @@ else
   -- The tokens that are left under all limits. Of buckets also those that have yet to trickle in, which a node that
   -- is alone with the key may be lent: it knows from the answer when each of them comes, and spends none before. If
   -- another node asks, it finds them lent.
-  local tokens, with_coming, capacity, parts = EXACT, EXACT, EXACT, 2
+  local tokens, with_coming, parts = EXACT, EXACT, 2
   for i = 1, #limits do local limit = limits[i]
     local left, more
     if limit.kind == 'g' then
@@ -362,11 +380,10 @@ else
       if left < with_coming then with_coming = left end
     end
     if left < tokens then tokens = left end
-    if limit.burst < capacity then capacity = limit.burst end
   end
   if ahead_of ~= 0 then
     local next_is_known = first.at == ahead_of and first.at % first.period == 0
-    if words > 3 or first.kind ~= 'f' or not next_is_known then
+    if LIMITS > 1 or first.kind ~= 'f' or not next_is_known then
       tokens = 0
     else
       -- Two fifths are kept for who asks in that window: as much as a node that is alone with a limit leaves.
@@ -382,20 +399,25 @@ else
     if with_coming > tokens then tokens = with_coming end
   end
 
-  -- Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters.
+  -- Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters. The part of one that is alone
+  -- is all of it.
   if tokens >= least and not restored then
     local part, quotient = tokens, 0
     if nodes > 1 then
       --=divide_up tokens, nodes
       part = quotient
-    end
-    --=divide_up capacity, parts * nodes
-    if part < quotient then part = quotient end
+      local capacity = EXACT
+      for i = 1, #limits do local limit = limits[i]
+        if limit.burst < capacity then capacity = limit.burst end
+      end
+      --=divide_up capacity, parts * nodes
+      if part < quotient then part = quotient end
 --<entitled
-    -- What was set aside for this node it may have as a whole, because nobody else would be lent that.
-    if part < freed then part = freed end
+      -- What was set aside for this node it may have as a whole, because nobody else would be lent that.
+      if part < freed then part = freed end
 -->
-    if part < need then part = need end
+      if part < need then part = need end
+    end
     granted = want > need and want or need
     if granted > tokens then granted = tokens end
     if granted > part then granted = part end

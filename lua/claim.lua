@@ -1,6 +1,6 @@
 -- claim: what an acquire says of entitlements, where tokens are set aside. Put before lib.lua.
 --
--- ARGV     in the second argument, behind until:
+-- ARGV     in the second argument, behind held:
 --          believes     one more than the tokens that the node takes to be set aside for it; 0 = the store has told this process of
 --                       none, and another one under the node's name may have spent them. Of a bucket its part, in millionths
 --          demand       tokens that the node uses in a window; of a bucket, in a period of accounts. 0 = nothing need be set aside
@@ -9,11 +9,11 @@
 --                       again. 0 = it frees nothing whenever it comes: the node only looks whether the store answers
 --          owes         of a bucket alone: tokens that the node has admitted on its part, and the bucket has not forgotten
 
--- An acquire of one limit reads y and z of it only where the store has lost something: acquire.lua.
---<alone
-LIMIT = '<c1I7I7I7I7'
+-- An acquire of one limit reads what stands behind these numbers only where it needs that: acquire.lua.
+--<single
+ALL = '<c1I7I7I7I7I7I7I7I7I7I7'
 --<entitled
-HEAD_BYTES = HEAD_BYTES + 21
+ALL, ALL_BYTES = '<c1I7I7I7I7I7I7I7I7I7I7I7I7I7', ALL_BYTES + 21
 --<bucket
-HEAD_BYTES = HEAD_BYTES + 28
+ALL, ALL_BYTES = '<c1I7I7I7I7I7I7I7I7I7I7I7I7I7I7', ALL_BYTES + 28
 -->

@@ -2,19 +2,20 @@
 -- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call. What that costs, in instructions, where a whole acquire takes 95,000 to 120,000
+-- Redis runs these lines anew for every call. What that costs, in instructions, where a whole acquire takes 85,000 to 110,000
 -- (callgrind, Redis 7.0.15 of Debian): a step of the interpreter, such as one value that is assigned, 45, of which it takes
--- 450 to 550; two texts or numbers that are compared 95; a field of a table 60 to 110; a function that is defined 320 and 100
+-- 380 to 580; two texts or numbers that are compared 95; a field of a table 60 to 110; a function that is defined 320 and 100
 -- more, with a cell to allocate and to collect, for each variable around it that it uses; texts that are put together 570; a
 -- pattern 1,200 to 2,200; a text of one number 1,500, and 550 for each number more; a number that struct.unpack reads 270, and
--- one that struct.pack writes 500; a reply of seven numbers 8,600; TIME 7,000, HMGET of six fields 16,600, HSET of two 5,900,
--- PEXPIRE 6,200. So arguments are binary numbers, nothing is defined that another kind of limit needs, and what is done once
+-- one that struct.pack writes 500; a reply of seven numbers 8,600, and as one text 4,100; TIME 7,000, HMGET of six fields 16,600, HSET of two 5,900,
+-- PEXPIRE 6,200. So arguments and replies are binary numbers in as few texts as possible, nothing is defined that another kind of limit needs, and what is done once
 -- compares instead of calling max or min.
 --
 -- For the same reason src/store/form.rs makes six scripts of each of these files, by the rules of `written` there. Five are
 -- for policies of one limit, which most are: in those a limit's fields are local variables. The sixth is for several
 -- limits, whose fields are in tables. In all of them constants, whose names are in capitals, are written out, and the values of
--- one assignment are assigned one by one where that comes to the same. Of acquire there is a seventh, which lends of several keys
+-- one assignment are assigned one by one where that comes to the same, and numbers of a call bear from the start the names that a
+-- script gives them. Of acquire there is a seventh, which lends of several keys
 -- in one call: to begin a script, to ask for the time, to read the limit and to answer in numbers takes a third of an acquire,
 -- and it does that once. A line that is one of these heads says which scripts have the lines below it, up to the next head or
 -- arrow:
@@ -45,19 +46,22 @@
 --          p:NODE   slots of a concurrent limit (occupy.lua)
 --          fI oI sI      limit I by algorithm (fixed, from-first, sliding): "used prev at"
 --          gI       a bucket: "micros seconds at", the first two how deep it was when it was charged
--- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id (0 = remember nothing), a, b, c ... (the script says what
+-- ARGV     1 n:NODE, 2 now (us; 0 = the clock of Redis), id (0 = remember nothing), a, b, c ... (the script says what
 --          they are), from 3 on the limits: kind (its letter), count, period, burst, x, y, z (gcra with count and
 --          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
---          the formats of struct.unpack are in the lines before this file. For several keys: 1 node, 2 the limit
---          without x, y and z, and from 3 on what stands in 2 otherwise and x, y and z, which may be missing if they are 0, in the
---          order of KEYS
--- Reply    granted, marks, epoch, now, then used, prev, at of each limit: seven integers for one limit, because Redis takes as
---          long for each of them as Lua takes to put five together. The marks are 1 (executed before), 2 (the node's last
+--          the formats of struct.unpack are in the lines before this file.
+--          One limit stands with the call's numbers in 2, because an argument costs as much as several numbers: kind, count,
+--          period, burst, now, id, a, b, c ..., x, y, z. Where tokens are set aside there is a third one, the name of the field of the
+--          node's part. For several keys: 1 n:NODE, 2 the limit up to its burst, and from 3 on what stands behind that otherwise, in the
+--          order of KEYS; x, y and z may be missing there if they are 0
+-- Reply    granted, marks, epoch, now, then used, prev, at of each limit, as text, of seven bytes each, the lowest first. Redis takes
+--          longer for an array of seven integers than Lua for the whole text. The marks are 1 (executed before), 2 (the node's last
 --          id was higher: nothing was done) or 3 (it came outside of its time: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes.
---          Of several keys the same integers as text, of seven bytes each, one key after another; or, if a key had an error, an array of
---          such texts and of errors
+--          Of several keys the same, one key after another; or, if a key had an error, an array of such texts and of errors
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
+-- A global is looked up by its name in a table whenever it is named.
+local redis, struct, string = redis, struct, string
 local call, pack, numbers_of, match, format = redis.call, struct.pack, struct.unpack, string.match, string.format
 
 local EXACT = 9007199254740991
@@ -78,24 +82,39 @@ local CALL_LIFE = SECOND
 -- A node's record behind its colon, and how long that is; and behind its semicolon or comma.
 local RECORD, RECORD_BYTES, RECORD_OF_ONE = '<I7I7I7I7I4', 32, '<I7I7I7I7I4I7'
 local SHORT, SHORT_BYTES = '<I7I2I4', 13
+-- Bytes of the name of a node's field at most, and how many arguments a script for one limit and one key has.
+local OWN_NAME = 257
+--<single
+local ARGUMENTS = 2
+--<aside
+local ARGUMENTS = 3
+-->
+-- The answer.
+local REPLY = '<I7I7I7I7I7I7I7'
+--<entitled
+REPLY = '<I7I7I7I7I7I7I7I7'
+--<bucket
+REPLY = '<I7I7I7I7I7I7I7I7I7'
+-->
 
--- The arguments. HEAD and LIMIT are the formats of the second and of a limit. Behind the last number struct.unpack
--- gives the place at which it ended, which stands in the first of those that a script does not have.
+-- The arguments. HEAD and LIMIT are the formats of the second and of a limit, and ALL that of both where they are one. Behind the
+-- last number struct.unpack gives the place at which it ended, which stands in the first of those that a script does not have.
 
 local argv = ARGV
-local words = #argv
 --<several
-local hash, node, head = KEYS[1], argv[1], argv[2]
-if not head or #head ~= HEAD_BYTES or #node > 255 or words < 3 or words > 10 then return redis.error_reply(WRONG) end
+local hash, own, head = KEYS[1], argv[1], argv[2]
+local LIMITS = #argv - 2
+if not head or #head ~= HEAD_BYTES or #own > OWN_NAME or LIMITS < 1 or LIMITS > 8 then return redis.error_reply(WRONG) end
+--<one
+local LIMITS = 1
 --<alone
-local hash, node, head, limit_text = KEYS[1], argv[1], argv[2], argv[3]
-if words ~= 3 or #head ~= HEAD_BYTES or #node > 255 or #limit_text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
+local hash = KEYS[1]
+local own, head = argv[1], argv[2]
+if #argv ~= ARGUMENTS or #head ~= ALL_BYTES or #own > OWN_NAME then return redis.error_reply(WRONG) end
 --<many
 -- The keys of one call: what they share stands before what each says, and is read once.
-local keys, node, limit_text = KEYS, argv[1], argv[2]
-if words ~= #keys + 2 or words < 3 or #node > 255 then return redis.error_reply(WRONG) end
--- What each of them would say alone.
-words = 3
+local keys, own, limit_text = KEYS, argv[1], argv[2]
+if #keys < 1 or #argv ~= #keys + 2 or #own > OWN_NAME then return redis.error_reply(WRONG) end
 -->
 local has_gcra = false
 -- How many of them a period of accounts has. Where tokens are set aside for nodes that fall silent, no more than one: see silent.lua.
@@ -105,7 +124,9 @@ local units = LONGEST
 local units = 1
 local limit_name, limit_whole, limit_part, limit_depth, limit_coming
 --<alone
-local limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, limit_text)
+local limit_kind, limit_count, limit_period, limit_burst, now, id, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 =
+  numbers_of(ALL, head)
+local limit_x, limit_y, limit_z
 --<many
 -- What x, y and z are each key says for itself, behind its numbers, unless all of them are 0.
 local OWN, OWN_BYTES = '<I7I7I7', 21
@@ -152,7 +173,7 @@ end
 
 --<several
 local limits = {}
-for i = 1, words - 2 do
+for i = 1, LIMITS do
   local text = argv[i + 2]
   if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
   -- No more fields than sixteen, with those of a bucket: a table that has more grows.
@@ -168,7 +189,10 @@ for i = 1, words - 2 do
 do
 -->
   if limit_kind ~= 'g' and limit_kind ~= 'f' and limit_kind ~= 's' and limit_kind ~= 'o'
-    or limit_count > EXACT or limit_burst > EXACT or limit.x > EXACT or (limit.y or 0) > EXACT or (limit.z or 0) > EXACT
+    or limit_count > EXACT or limit_burst > EXACT
+--<several
+    or limit.x > EXACT or (limit.y or 0) > EXACT or (limit.z or 0) > EXACT
+-->
     or limit_period > 2 ^ 49 or limit_count * limit_period * limit_burst == 0 then
     return redis.error_reply(WRONG)
   end
@@ -231,7 +255,11 @@ end
 --<one
 local limit_used, limit_prev, limit_at, limit_stored
 -->
+--<several
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
+--<many
+local now, id, a1, a2, a3, a4, a5, a6 = numbers_of(HEAD, head)
+-->
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local is_remembered = id ~= 0
 --<many
@@ -247,7 +275,7 @@ end
 
 -- Reads the hash. Malformed values are treated as missing, and listed in `bad`.
 
-local own, values = 'n:' .. node, nil
+local values
 --<several
 local names = { 'e', 'z', 'c', own }
 for i = 1, #limits do names[i + 4] = limits[i].name end
@@ -262,7 +290,7 @@ local aside_field = 'd'
 --<bucket
 local aside_field = 'b'
 --<aside
-local own_part = aside_field .. ':' .. node
+local own_part = argv[3]
 values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o', aside_field, own_part)
 --<plain
 if has_gcra then
@@ -311,36 +339,31 @@ local window_then
 -->
 if record_text then
   local a, mark, place = match(record_text, '^(%d+)([:;,])()')
-  local b, c, d, e, f
   local rest = a and #record_text + 1 - place
   if not a then
-    a, b, c, d, e, f, rest = match(record_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
+    local b, c, d, e, f, more
+    a, b, c, d, e, f, more = match(record_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
     if a then
-      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, math.min(f, MOST)
-      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', math.min(at, EXACT)) end
+      has_record, asked_in, acquire_id, granted_then, other_id, account = true, a + 0, b + 0, c + 0, d + 0, e + 0
+      account_period = math.min(f, MOST)
+      for at in string.gmatch(more, '%d+') do windows_then = windows_then .. pack('<I7', math.min(at, EXACT)) end
     end
-  elseif mark == ':' then
-    if rest >= RECORD_BYTES and (rest - RECORD_BYTES) % 7 == 0 then
-      asked_text, windows_then = a, record_text
-      a, b, c, d, e, f, windows_place = a + 0, numbers_of(RECORD, record_text, place)
-    end
-  elseif rest == SHORT_BYTES then
-    asked_text = a
-    b, c, f = numbers_of(SHORT, record_text, place)
-    a, d, e, place = a + 0, 0, 0, 0
-    if mark == ';' then
-      f, place = 0, f * SECOND
-    end
+  elseif rest == SHORT_BYTES and mark ~= ':' then
+    has_record, asked_in, asked_text = true, a + 0, a
+    acquire_id, granted_then, account_period = numbers_of(SHORT, record_text, place)
+    local window = 0
+    if mark == ';' then window, account_period = account_period * SECOND, 0 end
 --<one
-    window_was = place
+    window_was = window
 --<several
-    windows_then = pack('<I7', place)
+    windows_then = pack('<I7', window)
 -->
+  elseif mark == ':' and rest >= RECORD_BYTES and (rest - RECORD_BYTES) % 7 == 0 then
+    has_record, asked_in, asked_text, windows_then = true, a + 0, a, record_text
+    acquire_id, granted_then, other_id, account, account_period, windows_place = numbers_of(RECORD, record_text, place)
   end
-  if b and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
-    has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
-    account, account_period = e, f
-  else
+  if not has_record or asked_in > EXACT or acquire_id > EXACT or granted_then > EXACT or other_id > EXACT or account > EXACT then
+    has_record, asked_in, acquire_id, granted_then, other_id, account, account_period = false, 0, 0, 0, 0, 0, 0
     windows_then, windows_place, asked_text, bad = '', 1, nil, bad or {}
 --<one
     window_was = nil
@@ -399,10 +422,14 @@ for i = 1, #limits do local limit = limits[i]
     -- Mostly one of the numbers is 0, and a pattern that has the 0 in it reads one number less.
     if limit.kind == 'g' then
       b, c = match(text, '^0 (%d+) (%d+)$')
-      if b then a, b, c = 0, b + 0, c + 0 end
+      if b then
+        a, b, c = 0, b + 0, c + 0
+      end
     else
       a, c = match(text, '^(%d+) 0 (%d+)$')
-      if c then a, b, c = a + 0, 0, c + 0 end
+      if c then
+        a, b, c = a + 0, 0, c + 0
+      end
     end
     if not c then
       a, b, c = match(text, THREE)
@@ -522,12 +549,17 @@ if census_has_rolled then
   census_id, nodes_now, nodes_before, seen_again = census_now, 0, follows and nodes_now or 0, 0
 end
 
-local nodes = nodes_before + seen_again
+local nodes
+--<count_nodes
+nodes = nodes_before + seen_again
 if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
+-->
 
 -- How the id of a return, refund or reset stands to the last of this node: 0 new, 1 the same, 2 older.
+--<see
 local seen = 0
 if has_record and id ~= 0 and id <= other_id then seen = id == other_id and 1 or 2 end
+-->
 local damaged = wrong_type or bad or exists and not epoch_now
 
 -- A return, a refund or a reset does not count its node in the census, but the store has to remember that call as long as it may be

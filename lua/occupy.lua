@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  the key's hash; of its fields only
 --          p:NODE   a node's last call, its slots and when they lapse "id slots at"
--- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id, used, need (beyond used), want (all, used among them; 2^32 - 1 =
---          what it has and needs), lease (us, 1 s at least), 3 the limit: c, count, period, burst. Each number has seven bytes, the lowest first
+-- ARGV     1 p:NODE, 2 the limit: c, count, period, burst; and behind it now (us; 0 = the clock of Redis), id, used, need (beyond
+--          used), want (all, used among them; 2^32 - 1 = what it has and needs), lease (us, 1 s at least). Each number has seven
+--          bytes, the lowest first
 -- Reply    that of the other scripts (lib.lua); granted = all slots of this node from now on, used = those of all
 --          nodes, prev = those that this node had before, at = when this node's lapse, nodes = nodes that have some
 
@@ -15,10 +16,9 @@ local EXACT = 9007199254740991
 local MOST = 4294967295
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 
-local hash, node, head, limit = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-if #ARGV ~= 3 or #head ~= 42 or #limit ~= 22 or #node > 255 then return redis.error_reply(WRONG) end
-local now, id, used, need, want, lease = struct.unpack('<I7I7I7I7I7I7', head)
-local kind, most, period, burst = struct.unpack('<c1I7I7I7', limit)
+local hash, own_name, head = KEYS[1], ARGV[1], ARGV[2]
+if #ARGV ~= 2 or #head ~= 64 or #own_name > 257 then return redis.error_reply(WRONG) end
+local kind, most, period, burst, now, id, used, need, want, lease = struct.unpack('<c1I7I7I7I7I7I7I7I7I7', head)
 if kind ~= 'c' or now > 2 ^ 52 then return redis.error_reply(WRONG) end
 if max(id, most, burst) > EXACT or max(used, need, want) > MOST or period > 2 ^ 49 or most * period * burst == 0
   or lease < 1000000 or lease > 2 ^ 45 then
@@ -29,7 +29,7 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local own_name, damaged = 'p:' .. node, false
+local damaged = false
 local others, live, own_id, own_slots, own_at, last_at, gone = 0, 1, nil, 0, 0, 0, {}
 
 local values = redis.pcall('HGETALL', hash)
@@ -59,7 +59,8 @@ if #gone > 0 then call('HDEL', hash, unpack(gone, 1, min(#gone, 500))) end
 
 local had = own_id and own_at > now and own_slots or 0
 local function answer_of(slots, at, replayed, has)
-  return { slots, live * 16 + (damaged and 4 or 0) + replayed, 0, now, min(others + has, EXACT), had, at }
+  local marks = live * 16 + (damaged and 4 or 0) + replayed
+  return struct.pack('<I7I7I7I7I7I7I7', slots, marks, 0, now, min(others + has, EXACT), had, at)
 end
 
 if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1, had) end

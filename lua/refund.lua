@@ -8,7 +8,12 @@
 
 local amount, epoch = a1, a2
 if amount > EXACT or epoch > EXACT then return redis.error_reply(WRONG) end
+--<alone
+limit_x = a3
+if limit_x > EXACT then return redis.error_reply(WRONG) end
+-->
 local is_forgotten = was_reset and epoch ~= 0 and epoch ~= epoch_now
+--=see
 if seen ~= 0 then
   replayed = seen
 elseif epoch_now and not is_forgotten then

@@ -4,6 +4,7 @@
 -- ARGV     nothing more
 -- Reply    lib.lua's; granted = 0
 
+--=see
 if seen ~= 0 then
   replayed = seen
 elseif exists or wrong_type then

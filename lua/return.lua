@@ -13,8 +13,13 @@ if amount > EXACT or epoch > EXACT or held > EXACT or void > EXACT or needed > E
   or answered > EXACT then
   return redis.error_reply(WRONG)
 end
+--<alone
+limit_x, limit_y = a9, a10
+if limit_x > EXACT or limit_y > EXACT then return redis.error_reply(WRONG) end
+-->
 -- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
+--=see
 if seen ~= 0 then
   replayed = seen
 elseif epoch_now and knows then

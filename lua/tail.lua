@@ -183,7 +183,7 @@ end
 -- to come, may be of just now, and is kept as long as what else it says may be of now: without it, a call that is repeated would be
 -- executed again. So would a return, a refund or a reset, whose node may not have asked for two periods when it comes (`remember` in
 -- lib.lua): a record that tells of one is kept for two periods more, and for no less than two periods of accounts.
-if census_has_rolled and counts_nodes and is_remembered and call('HLEN', hash) > 6 + words + 2 * nodes + 16 then
+if census_has_rolled and counts_nodes and is_remembered and call('HLEN', hash) > LIMITS + 2 * nodes + 24 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
@@ -258,6 +258,9 @@ if has_gcra then
   lent = lent_now + lent_before
   if lent > EXACT then lent = EXACT end
 end
+if not nodes then
+  --=count_nodes
+end
 local marks = nodes * 16 + replayed
 if damaged then marks = marks + 4 end
 if was_reset then marks = marks + 8 end
@@ -282,11 +285,11 @@ if weighs < 0 then weighs = 0 elseif weighs > EXACT then weighs = EXACT end
 set_aside = set_aside > 0 and limit_used + set_aside or limit_used
 if set_aside > EXACT then set_aside = EXACT end
 --<fixed
-return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+return pack(REPLY, granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given)
 --<opened
-return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+return pack(REPLY, granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given)
 --<sliding
-return { granted, marks, epoch_now or 0, now, set_aside, weighs, limit_at, part_given }
+return pack(REPLY, granted, marks, epoch_now or 0, now, set_aside, weighs, limit_at, part_given)
 --<bucket
 -- Nobody can be lent what silent nodes may have, so it counts as lent. The last two numbers are this node's part, and what of its account
 -- was not renewed.
@@ -295,12 +298,12 @@ if not calls_in_time then silent = silent > part_held and silent - part_held or 
 --=burst_of silent
 lent = lent + tokens_of
 if lent > EXACT then lent = EXACT end
-return { granted, marks, epoch_now or 0, now, lent, limit_prev, limit_at, part_given, not_kept }
+return pack(REPLY, granted, marks, epoch_now or 0, now, lent, limit_prev, limit_at, part_given, not_kept)
 --<single
-return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at }
+return pack(REPLY, granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
 --<many
--- Text, which costs Redis less than numbers: seven bytes each, and the answers of all keys one after another.
-local reply = pack('<I7I7I7I7I7I7I7', granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
+-- The answers of all keys stand one after another.
+local reply = pack(REPLY, granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at)
 -- Of a key that neither the node nor the store knew, the loop at the end is also given what was written, and how many bytes stand
 -- before the id in the record, so that it can put another id there.
 if exists or damaged or ahead_of ~= 0 or epoch ~= 0 or not census_then or not span_then then return reply end
@@ -318,17 +321,17 @@ local replies, all_told = {}, true
 for place = 1, #keys do
   local hash, head, reply = keys[place], argv[place + 2], nil
   if told_then and #head == HEAD_BYTES then
-    local told, id, need, want, least, ahead_of, epoch, held, until_place = numbers_of(HEAD, head)
-    local until_at = numbers_of('<I7', head, until_place)
+    local told, id, need, want, least, ahead_of, held, rest_place = numbers_of(HEAD, head)
+    local until_at, epoch = numbers_of('<I7I7', head, rest_place)
     if need == need_then and want == want_then and least == least_then and held == held_then and told == told_then
       and epoch == 0 and ahead_of == 0 and id > 0 and id <= EXACT
       and (until_at == 0 or now <= until_at and now + CALL_LIFE >= until_at) and redis.pcall('HLEN', hash) == 0 then
       local id_text, epoch_text = cut(head, 8, 14), format('%d', id)
       local record = record_head .. id_text .. record_rest
       if lent then
-        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, 'n:' .. node, record, 'o', lent)
+        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, own, record, 'o', lent)
       else
-        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, 'n:' .. node, record)
+        call('HSET', hash, 'e', epoch_text, 'c', census, limit_name, counter, own, record)
       end
       call('PEXPIRE', hash, span)
       reply = reply_head .. id_text .. reply_rest
@@ -342,7 +345,7 @@ for place = 1, #keys do
     elseif census_then and not told_then then
       now, census, counter, lent, span = now_then, census_then, counter_then, lent_then, span_then
       local _
-      told_then, _, need_then, want_then, least_then, _, _, held_then = numbers_of(HEAD, head)
+      told_then, _, need_then, want_then, least_then, _, held_then = numbers_of(HEAD, head)
       record_head, record_rest = cut(record_then, 1, id_place), cut(record_then, id_place + 8)
       reply_head, reply_rest = cut(reply, 1, 14), cut(reply, 22)
     end
@@ -351,13 +354,11 @@ for place = 1, #keys do
 end
 return all_told and table.concat(replies) or replies
 --<several
-local reply = {
-  granted, marks, epoch_now or 0, now, first.kind == 'g' and lent or first.used, first.prev, first.at,
-}
+local reply =
+  pack(REPLY, granted, marks, epoch_now or 0, now, first.kind == 'g' and lent or first.used, first.prev, first.at)
 for i = 2, #limits do
-  local limit, place = limits[i], 2 + 3 * i
-  reply[place] = limit.kind == 'g' and lent or limit.used
-  reply[place + 1], reply[place + 2] = limit.prev, limit.at
+  local limit = limits[i]
+  reply = reply .. pack('<I7I7I7', limit.kind == 'g' and lent or limit.used, limit.prev, limit.at)
 end
 return reply
 -->

@@ -300,6 +300,48 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     assert!(!redis.run::<bool>(&["EXISTS", &key]));
 }
 
+/// Where a policy has one limit, that and the numbers of the call are one argument. What is behind those of the acquire itself is read
+/// only where a call needs it.
+#[test]
+fn wrong_arguments_about_one_limit_are_refused_before_anything_is_written() {
+    // The limit's, the time and the id, those of the acquire, and two more that are read of a key which nobody knows.
+    const READ: usize = 3 + 2 + 5 + 2;
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    for text in ["10/1s", "10/1s fixed"] {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(text).expect(text)]));
+        let call = Call { rule, ..call(9, acquire(3)) };
+        let (caller, mut good) = (Caller { prefix: "d", node: "a", now: Some(NOW) }, Vec::new());
+        script::arguments(&caller, &call, &mut |argument| good.push(argument.to_vec()));
+        let sha = evalsha::sha(Script::of(&call));
+        let mut refused = |arguments: &[Vec<u8>], what: &str| {
+            let error = evaluate(&mut redis, sha, &key, arguments).expect_err(what).to_string();
+            assert!(error.contains("rationd"), "{text}, {what}: {error}");
+        };
+        let numbers = &good[1];
+        let with = |numbers: Vec<u8>| [good[0].clone(), numbers];
+        for number in 0..READ {
+            for wrong in [1_u64 << 53, (1 << 56) - 1] {
+                let (mut edited, byte) = (numbers.clone(), 1 + number * WIDTH);
+                edited[byte..byte + WIDTH].copy_from_slice(&wrong.to_le_bytes()[..WIDTH]);
+                refused(&with(edited), &format!("{wrong} as number {number}"));
+            }
+        }
+        for letter in [0, b'c', b'F', b'1', 255] {
+            refused(&with([&[letter], &numbers[1..]].concat()), "a letter that is none");
+        }
+        for length in [0, 1, numbers.len() - WIDTH, numbers.len() - 1] {
+            refused(&with(numbers[..length].to_vec()), "too few bytes");
+        }
+        refused(&with([&numbers[..], &[0]].concat()), "a byte too many");
+        refused(&with([&numbers[..], &[0; WIDTH]].concat()), "a number too many");
+        refused(&good[..1], "no numbers");
+        refused(&[&good[..], &[b"n:a".to_vec()]].concat(), "an argument too many");
+        refused(&[vec![b'n'; 258], numbers.clone()], "a name that is too long");
+        assert!(!redis.run::<bool>(&["EXISTS", &key]));
+    }
+}
+
 /// Two sets of limits, and calls of many nodes under one of them, which are repeated after a call under the other.
 const CHANGES: [[&[&str]; 2]; 9] = [
     [&["502/2s burst 502"], &["126/2s burst 126"]],

@@ -188,7 +188,7 @@ fn keys_that_are_asked_for_at_once_are_answered_as_one_by_one() {
                     evalsha::command(&asked("alone"), call, false).query(&mut connection).expect("an answer");
                 let alone = evalsha::grant(call, &alone).expect("a grant");
                 let told = script::answer_at(&told, calls.len(), place).expect("seven numbers for each key");
-                let told = script::grant(call, &told).expect("a grant");
+                let told = script::grant_in(call, told).expect("a grant");
                 assert_eq!(told, alone, "batch {batch:#x}, key {place}: {call:?}");
                 let [there, here] =
                     ["alone", "joined"].map(|prefix| state(&mut connection, &script::key(prefix, call.digest)));

@@ -15,6 +15,14 @@ use redis::Value;
 
 /// What replies are made of.
 pub const WORDS: &[&[u8]] = &[
+    b"$49\r\n",
+    b"$70\r\n",
+    b"\0\0\0\0\0\0\0",
+    b"\x03\0\0\0\0\0\0",
+    b"\x10\0\0\0\0\0\0",
+    b"\xff\xff\xff\xff\xff\xff\x1f",
+    b"\0\0\0\0\0\0\x20",
+    b"\0\0\0\0\x10\0\0",
     b"*7\r\n",
     b"*10\r\n",
     b"*3\r\n",

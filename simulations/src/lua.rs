@@ -45,8 +45,8 @@ impl Scripts {
     /// takes ARGV, one after the other, which is what [`script::arguments`] wants.
     ///
     /// # Errors
-    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is no array of
-    /// integers, which none of the shipped scripts gives.
+    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer of anything but numbers, which none of the shipped scripts
+    /// gives.
     pub fn run(
         &mut self,
         keyspace: &mut Keyspace,
@@ -80,9 +80,9 @@ mod tests {
     /// The server's clock: half a millisecond after a whole second.
     const NOW: u64 = 1_800_000_000_000_500;
 
-    /// ARGV of a peek: the node, time and id, a limit.
+    /// ARGV of a peek: the field of the node, time and id, a limit.
     fn peek_argv() -> [Vec<u8>; 3] {
-        [b"n".to_vec(), numbers("", &[0, 0]), numbers("f", &[10, 1_000_000, 10])]
+        [b"n:n".to_vec(), numbers("", &[0, 0]), numbers("f", &[10, 1_000_000, 10])]
     }
 
     fn numbers(letter: &str, numbers: &[u64]) -> Vec<u8> {
@@ -100,7 +100,7 @@ mod tests {
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
         let argv =
-            [b"n".to_vec(), numbers("", &[0, 7, 2, 4, 0, 0, 0, 0, 0]), numbers("f", &[10, 1_000_000, 10, 0, 0, 0])];
+            [b"n:n".to_vec(), numbers("", &[0, 7, 2, 4, 0, 0, 0, 0, 0]), numbers("f", &[10, 1_000_000, 10, 0, 0, 0])];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 

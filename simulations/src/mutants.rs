@@ -289,8 +289,8 @@ static SCRIPTS: [ScriptBug; 55] = [
         name: "records-shared",
         about: "All nodes share one record, so that one's calls pass for repeats of another's: liveness, fairness.",
         edits: &[(
-            "local hash, node, head = KEYS[1], argv[1], argv[2]",
-            "local hash, node, head = KEYS[1], '', argv[2]",
+            "local hash, own, head = KEYS[1], argv[1], argv[2]",
+            "local hash, own, head = KEYS[1], 'n:', argv[2]",
         )],
     },
     ScriptBug {

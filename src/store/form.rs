@@ -26,7 +26,7 @@ pub(super) enum Form {
 /// handle limits as tables in a loop; in a form for one limit its fields become local variables, which the interpreter reaches
 /// five times as quickly, the loop goes, and whether the limit is a bucket is asked once. Lines between `--<NAME PARAMETERS` and
 /// `-->` are a block, which stands in the place of each line `--=NAME VALUES` behind it: a function would be made anew in every call,
-/// with a cell for each variable that it uses.
+/// with a cell for each variable that it uses. Its parameters are variables of its own; without any, it is put as it is.
 pub(super) fn written(source: &str, form: Form) -> String {
     let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
     for line in source.lines() {
@@ -62,7 +62,24 @@ pub(super) fn written(source: &str, form: Form) -> String {
     if form != Form::Several {
         text = OF_ONE.iter().fold(text, |text, (of_each, of_one)| text.replace(of_each, of_one));
     }
-    in_fewer_steps(&text)
+    in_fewer_steps(&named(&text))
+}
+
+/// The text with the numbers of a call, `a1`, `a2` and so on, under the names that its script gives them in a line such as
+/// `local need, want = a1, a2`. That line would cost a step for each.
+fn named(text: &str) -> String {
+    let names: Vec<_> = text.lines().filter_map(names_in).flatten().collect();
+    let lines = text.lines().filter(|line| names_in(line).is_none());
+    lines.flat_map(|line| [with_values(line, &names), "\n".to_owned()]).collect()
+}
+
+/// Numbers of a call, each with the name that a line gives it, where the line does nothing else.
+fn names_in(line: &str) -> Option<Vec<Constant>> {
+    let (names, numbers) = line.strip_prefix("local ")?.split_once(" = ")?;
+    let (names, numbers) = (parts(names), parts(numbers));
+    let is_number = |number: &&str| number.strip_prefix('a').is_some_and(|place| place.parse::<u8>().is_ok());
+    let are_numbers = names.len() == numbers.len() && numbers.iter().all(is_number);
+    are_numbers.then(|| numbers.into_iter().zip(names).map(|(number, name)| (number.into(), name.into())).collect())
 }
 
 /// What the files say of each limit, and what that is where there is one.
@@ -91,7 +108,7 @@ fn in_fewer_steps(text: &str) -> String {
     shorter
 }
 
-/// A constant's name and value.
+/// The name of a constant, or of a number of a call, and what stands in its place.
 type Constant = (String, String);
 
 /// The constants that a line declares or changes, where it does nothing else.
@@ -109,7 +126,7 @@ fn constants_in(line: &str, constants: &[Constant]) -> Option<Vec<Constant>> {
     Some(names.into_iter().zip(values).map(|(name, value)| (name.to_owned(), value_of(value))).collect())
 }
 
-/// The line with the values of these constants in place of their names.
+/// The line with these values in place of their names.
 fn with_values(line: &str, constants: &[Constant]) -> String {
     let mut written = String::with_capacity(line.len());
     for (place, piece) in line.split('\'').enumerate() {
@@ -121,7 +138,7 @@ fn with_values(line: &str, constants: &[Constant]) -> String {
         }
         for word in piece.split_inclusive(|letter: char| !is_of_word(letter)) {
             let name = word.trim_end_matches(|letter: char| !is_of_word(letter));
-            let known = constants.iter().find(|(of, _)| is_in_capitals(name) && of == name);
+            let known = constants.iter().find(|(of, _)| of == name);
             written.extend([known.map_or(name, |(_, value)| value), &word[name.len()..]]);
         }
     }
@@ -215,9 +232,12 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
     let Some(block) = blocks.iter().find(|block| block.name == name) else {
         return text.extend(["no block ", name, "\n"]);
     };
-    text.extend(["do local ", block.parameters, " = ", values, "\n"]);
+    let has_parameters = !block.parameters.is_empty();
+    if has_parameters {
+        text.extend(["do local ", block.parameters, " = ", values, "\n"]);
+    }
     block.lines.iter().for_each(|line| write_line(line, blocks, text));
-    text.push_str("end\n");
+    text.push_str(if has_parameters { "end\n" } else { "" });
 }
 
 #[cfg(test)]
@@ -234,6 +254,19 @@ mod tests {
         let several = "local limits = {}\nfor i = 1, #limits do local limit = limits[i]\ndo local tokens = a + 1\nlimit.used = \
                        limit.used - tokens\nend\nend\nreturn first.used\n";
         assert_eq!(written(source, Form::Several), several);
+    }
+
+    #[test]
+    fn a_block_without_parameters_stands_where_it_is_named() {
+        let source = "local nodes\n--<count\nnodes = 1\n-->\nif a then\n  --=count\nend";
+        assert_eq!(written(source, Form::One), "local nodes\nif a then\nnodes = 1\nend\n");
+    }
+
+    #[test]
+    fn a_number_of_a_call_has_the_name_that_its_script_gives_it() {
+        let source = "local now, a1, a2, a3 = f(A, head)\nlocal need, rest = a1, a2\nreturn need + a3, 'a1', a12";
+        let text = "local now, need, rest, a3 = f(A, head)\nreturn need + a3, 'a1', a12\n";
+        assert_eq!(written(source, Form::Several), text);
     }
 
     #[test]

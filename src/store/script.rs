@@ -17,8 +17,11 @@ use crate::core::time::{StoredTime, Timestamp};
 /// The largest integer that the scripts' numbers hold exactly.
 const EXACT: u64 = (1 << 53) - 1;
 
-/// Integers of a reply that come before those of the limits.
+/// Numbers of a reply that come before those of the limits.
 const HEAD: usize = 4;
+
+/// Most numbers of a reply.
+const MOST_NUMBERS: usize = HEAD + 3 * MAX_LIMITS;
 
 /// One script.
 #[derive(Debug)]
@@ -58,8 +61,9 @@ struct Source {
     text: &'static str,
 }
 
-/// A script of these files. In its first line stand the formats of what ARGV has, and how many bytes they are: time, id
-/// and so many integers of the call, and of each limit its kind, three integers and so many more.
+/// A script of these files. In its first lines stand the formats of what ARGV has, and how many bytes they are: time, id
+/// and so many integers of the call; of each limit its kind, three integers and so many more; and all of this in one text,
+/// the limit first, as a script for one limit has it.
 macro_rules! source {
     ($name:literal, $call:literal $call_bytes:literal, $limit:literal $limit_bytes:literal, [$($file:literal),*]) => {
         Source {
@@ -72,6 +76,7 @@ macro_rules! source {
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
                 "local LIMIT, LIMIT_BYTES = '<c1I7I7I7", $limit, "', 22 + ", $limit_bytes, "\n",
+                "local ALL, ALL_BYTES = '<c1I7I7I7I7I7", $call, $limit, "', 36 + ", $call_bytes, " + ", $limit_bytes, "\n",
                 $(include_str!(concat!("../../lua/", $file, ".lua")), "\n",)*
             ),
         }
@@ -79,7 +84,7 @@ macro_rules! source {
 }
 
 static SOURCES: [Source; 5] = [
-    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "silent", "account", "acquire", "tail"]),
+    source!("acquire", "I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "silent", "account", "acquire", "tail"]),
     source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "entitled", "silent", "account", "return", "tail"]),
     source!("peek", "" 0, "" 0, ["lib", "entitled", "silent", "peek", "tail"]),
     source!("refund", "I7I7" 14, "I7" 7, ["lib", "entitled", "silent", "account", "refund", "tail"]),
@@ -204,7 +209,11 @@ impl BadReply {
 
 impl fmt::Display for BadReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store's script answered {}: wanted {HEAD} integers and 3 per limit; ", self.seen)?;
+        write!(
+            f,
+            "the store's script answered {}: wanted {HEAD} numbers of {WIDTH} bytes and 3 per limit; ",
+            self.seen
+        )?;
         write!(f, "is another program writing under this prefix, or a proxy between?")
     }
 }
@@ -277,19 +286,26 @@ pub fn digits(digest: Digest) -> [u8; 32] {
     std::array::from_fn(|place| b"0123456789abcdef"[usize::from(bytes[place / 2] >> (4 - place % 2 * 4) & 15)])
 }
 
-/// The ARGV of a call, in order: the node; the time, the id and the integers of the call; then each limit. Numbers
-/// are binary, because cutting a decimal number out of a text and converting it costs Redis more time than a whole
-/// command.
+/// The ARGV of a call, in order: the name of the node's field; the time, the id and the integers of the call; then each
+/// limit. Where there is one limit, all numbers are one argument, the limit first, because each argument costs Redis as much
+/// as several numbers; and where tokens are set aside, the name of the field of the node's part follows. Numbers are binary,
+/// because cutting a decimal number out of a text and converting it costs Redis more time than a whole command.
 pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
     let mut words = Words::default();
-    push(&caller.node.as_bytes()[..caller.node.len().min(255)]);
+    let node = &caller.node.as_bytes()[..caller.node.len().min(LONGEST_NODE)];
+    let is_alone = call.rule.limits.len() == 1;
+    words.write(if matches!(call.op, Op::Occupy(_)) { b"p:" } else { b"n:" });
+    words.write(node);
+    words.push(push);
+    if is_alone {
+        words.add_limit(&call.rule.limits[0]);
+    }
     words.add_all(&[caller.now.map_or(0, |now| now.0.max(1)), call.id]);
     match &call.op {
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            let until = StoredTime::number(ask.until);
-            words.add_all(&[need, want, least, ask.window.on_wire(), ask.epoch, held, until]);
+            words.add_all(&[need, want, least, ask.window.on_wire(), held]);
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();
                 let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
@@ -298,6 +314,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                     words.add(claim.owes.min(MAX_COUNT));
                 }
             }
+            words.add_all(&[StoredTime::number(ask.until), ask.epoch]);
         }
         Op::Return { amount, epoch, held, voids, .. } => {
             let Voided { id, need, reported, spent, answered } = voids.unwrap_or_default(); // zeros: it voids none
@@ -309,10 +326,13 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Occupy(ask) => words.add_all(&[ask.used, ask.need, ask.want, ask.lease.0]),
         Op::Peek | Op::Reset => {}
     }
-    words.push(push);
+    if !is_alone {
+        words.push(push);
+    }
     for (index, limit) in call.rule.limits.iter().enumerate() {
-        words.write(letter(limit).as_bytes());
-        words.add_all(&numbers(limit));
+        if !is_alone {
+            words.add_limit(limit);
+        }
         match &call.op {
             Op::Acquire(Acquire { known, ages, .. }) => {
                 words.add_all(&[ages[index].0, known[index].used, known[index].at.0]);
@@ -323,20 +343,54 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         }
         words.push(push);
     }
+    if sets_part_aside(call) {
+        words.write(part_of(&call.rule.limits[0]));
+        words.write(node);
+        words.push(push);
+    }
+}
+
+/// How many arguments those are.
+#[must_use]
+pub fn argument_count(call: &Call) -> usize {
+    match call.rule.limits.len() {
+        1 => 2 + usize::from(sets_part_aside(call)),
+        limits => 2 + limits,
+    }
+}
+
+/// Whether the call's script has to do with the part that is set aside for its node. A concurrent limit has no such parts.
+fn sets_part_aside(call: &Call) -> bool {
+    call.sets_aside() && !matches!(call.op, Op::Occupy(_))
+}
+
+/// What the name of the field begins with that says what is set aside of this limit for a node.
+fn part_of(limit: &Limit) -> &'static [u8; 2] {
+    match limit.algorithm {
+        Algorithm::Gcra => b"b:",
+        Algorithm::Sliding => b"d:",
+        Algorithm::FixedFromFirst => b"h:",
+        Algorithm::Fixed | Algorithm::Concurrent => b"a:",
+    }
 }
 
 /// Bytes of a limit's argument that say what the limit is. Those behind them belong to the call.
 pub const OF_LIMIT: usize = 1 + 3 * WIDTH;
 
-/// The bytes of a limit's argument that belong to the call; none where all of them are 0.
+/// Bytes at the end of the argument of an acquire that say what the node knows of the limit.
+const OF_KNOWN: usize = 3 * WIDTH;
+
+/// The bytes of an acquire's argument about one limit that are not about what the limit is. Those at the end are left out where
+/// all of them are 0.
 #[must_use]
-pub fn of_call(limit: &[u8]) -> &[u8] {
-    let of_call = limit.get(OF_LIMIT..).unwrap_or_default();
-    if of_call.iter().all(|byte| *byte == 0) { &[] } else { of_call }
+pub fn of_call(argument: &[u8]) -> &[u8] {
+    let of_call = argument.get(OF_LIMIT..).unwrap_or_default();
+    let (numbers, known) = of_call.split_at(of_call.len().saturating_sub(OF_KNOWN));
+    if known.iter().all(|byte| *byte == 0) { numbers } else { of_call }
 }
 
-/// The ARGV of several calls of one node at once: the node, the limit, and the numbers of each call. `None` where their limits
-/// differ.
+/// The ARGV of several calls of one node at once: the name of the node's field, the limit, and the numbers of each call. `None`
+/// where their limits differ.
 #[must_use]
 pub fn arguments_of_many<'a>(caller: &Caller<'_>, calls: impl Iterator<Item = &'a Call>) -> Option<Vec<Vec<u8>>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
@@ -344,50 +398,63 @@ pub fn arguments_of_many<'a>(caller: &Caller<'_>, calls: impl Iterator<Item = &'
         Script::of_many(call)?;
         let mut said = Vec::new();
         arguments(caller, call, &mut |argument| said.push(argument.to_vec()));
-        let [node, head, limit] = <[Vec<u8>; 3]>::try_from(said).ok()?;
-        let shared = limit.get(..OF_LIMIT)?;
+        let [node, numbers] = <[Vec<u8>; 2]>::try_from(said).ok()?;
+        let shared = numbers.get(..OF_LIMIT)?;
         if all.is_empty() {
             all.extend([node, shared.to_vec()]);
         }
-        all.push((all[1] == shared).then(|| [&head, of_call(&limit)].concat())?);
+        all.push((all[1] == shared).then(|| of_call(&numbers).to_vec())?);
     }
     Some(all)
 }
 
-/// Integers of an answer about one key to [`Script::of_many`].
+/// Numbers of an answer about one key to [`Script::of_many`].
 const OF_KEY: usize = HEAD + 3;
 
-/// The answer about one of `count` keys, the one at `place`, in what [`Script::of_many`] has answered: integers as
-/// [`grant`] reads them.
+/// The answer about one of `count` keys, the one at `place`, in what [`Script::of_many`] has answered: text as
+/// [`grant_in`] reads it.
 #[must_use]
-pub fn answer_at(answer: &[u8], count: usize, place: usize) -> Option<[i64; OF_KEY]> {
+pub fn answer_at(answer: &[u8], count: usize, place: usize) -> Option<&[u8]> {
     if answer.len() != count * OF_KEY * WIDTH {
         return None;
     }
-    answer.chunks_exact(OF_KEY * WIDTH).nth(place).and_then(answer_alone)
+    answer.chunks_exact(OF_KEY * WIDTH).nth(place)
 }
 
-/// The same where the answer about each key comes by itself, because there was an error about one of them.
+/// The numbers of such an answer where it is about one key, and may come by itself, because there was an error about another one.
 #[must_use]
 pub fn answer_alone(answer: &[u8]) -> Option<[i64; OF_KEY]> {
-    if answer.len() != OF_KEY * WIDTH {
-        return None;
-    }
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
-    Some(std::array::from_fn(|place| number(&answer[place * WIDTH..][..WIDTH])))
+    let mut said = numbers_in(answer).filter(|said| said.len() == OF_KEY)?;
+    Some(std::array::from_fn(|_| said.next().unwrap_or_default()))
 }
 
-/// One argument: a limit's letter, and numbers of seven bytes.
+/// The numbers of an answer; `None` where the text is not made of numbers.
+pub fn numbers_in(answer: &[u8]) -> Option<impl ExactSizeIterator<Item = i64>> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
+    (answer.len() % WIDTH == 0).then(|| answer.chunks_exact(WIDTH).map(number))
+}
+
+/// The text of an answer that says these numbers, as the scripts write it.
+#[must_use]
+pub fn text_of(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(WIDTH)).collect()
+}
+
+/// One argument: the name of a field, or a limit's letter and numbers of seven bytes.
 struct Words {
     text: [u8; LONGEST],
     len: usize,
 }
 
-/// Bytes of a number in an argument, lowest first: enough for every number below 2^53.
+/// Bytes of a number in an argument or an answer, lowest first: enough for every number below 2^53.
 pub const WIDTH: usize = 7;
 
-/// Room for one argument. An acquire has most numbers, of a bucket of which tokens are set aside thirteen.
-const LONGEST: usize = 13 * WIDTH;
+/// Bytes of a node's name that the scripts use.
+const LONGEST_NODE: usize = 255;
+
+/// Room for one argument. None is longer than the name of a node's field: an acquire has most numbers, of a bucket of which tokens are
+/// set aside nineteen.
+const LONGEST: usize = 2 + LONGEST_NODE;
 
 impl Default for Words {
     fn default() -> Self {
@@ -399,6 +466,11 @@ impl Words {
     fn write(&mut self, bytes: &[u8]) {
         self.text[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
+    }
+
+    fn add_limit(&mut self, limit: &Limit) {
+        self.write(letter(limit).as_bytes());
+        self.add_all(&numbers(limit));
     }
 
     fn add(&mut self, value: u64) {
@@ -438,12 +510,26 @@ fn numbers(limit: &Limit) -> [u64; 3] {
     }
 }
 
-/// Reads the grant from a script's reply, an array of integers.
+/// Reads the grant from a script's reply, a text of numbers.
 ///
 /// # Errors
-/// Anything but the integers that `lua/lib.lua` describes, within their ranges.
+/// Anything but the numbers that `lua/lib.lua` describes, within their ranges.
+pub fn grant_in(call: &Call, reply: &[u8]) -> Result<Grant, BadReply> {
+    let mut numbers = [0; MOST_NUMBERS];
+    let said = numbers_in(reply)
+        .filter(|said| said.len() <= MOST_NUMBERS)
+        .ok_or_else(|| BadReply::new(&reply.escape_ascii().to_string()))?;
+    let count = said.len();
+    numbers.iter_mut().zip(said).for_each(|(number, said)| *number = said);
+    grant(call, &numbers[..count])
+}
+
+/// The same of the numbers that the reply says.
+///
+/// # Errors
+/// The same.
 pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
-    let mut numbers = [0; HEAD + 3 * MAX_LIMITS];
+    let mut numbers = [0; MOST_NUMBERS];
     let last = HEAD + 3 * call.rule.limits.len();
     // Where tokens are set aside, those of this node come last; of a bucket also what it may not keep.
     let is_bucket = call.rule.limits[0].algorithm == Algorithm::Gcra;
@@ -502,9 +588,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::call::{OPEN, Window};
+    use crate::core::call::{Claim, Frees, Known, OPEN, Occupy, Window};
     use crate::core::policy::{OnStoreLoss, Rule};
-    use crate::core::time::Instant;
+    use crate::core::time::{Instant, Micros};
 
     fn call(op: Op, limits: &[&str]) -> Call {
         let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
@@ -512,13 +598,13 @@ mod tests {
         Call { id: 9, digest: Digest(0xab), rule, op, sent_at: Instant(0) }
     }
 
-    /// The arguments as text: the node, then the numbers of each argument, a limit's letter first.
+    /// The arguments as text: the names of fields, and the numbers of each argument, a limit's letter first.
     fn argv(call: &Call) -> Vec<String> {
         let caller = Caller { prefix: "ration", node: "n1", now: None };
         let mut list = Vec::new();
         arguments(&caller, call, &mut |argument| {
-            let (letter, numbers) =
-                argument.split_at(if list.is_empty() { argument.len() } else { argument.len() % WIDTH });
+            let is_name = argument.ends_with(b":n1");
+            let (letter, numbers) = argument.split_at(if is_name { argument.len() } else { argument.len() % WIDTH });
             let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
             let words = numbers.chunks(WIDTH).map(|bytes| number(bytes).to_string());
             let letter = String::from_utf8_lossy(letter).into_owned();
@@ -530,8 +616,36 @@ mod tests {
     #[test]
     fn gcra_travels_in_lowest_terms_and_windows_as_written() {
         let seen = argv(&call(Op::Peek, &["30/60s burst 5", "30/60s fixed"]));
-        let wanted = ["n1", "0 9", "g 1 2000000 5", "f 30 60000000 30"];
+        let wanted = ["n:n1", "0 9", "g 1 2000000 5", "f 30 60000000 30"];
         assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn one_limit_travels_with_the_numbers_of_its_call() {
+        let ask = Acquire {
+            need: 1,
+            want: 2,
+            least: 3,
+            window: Window::Current,
+            epoch: 4,
+            held: 5,
+            ages: [Micros(6); MAX_LIMITS],
+            known: [Known { used: 7, at: Timestamp(8) }; MAX_LIMITS],
+            until: Timestamp(9).stored(),
+            claim: None,
+        };
+        let plain = call(Op::Acquire(ask), &["30/60s burst 5"]);
+        assert_eq!(argv(&plain), ["n:n1", "g 1 2000000 5 0 9 1 2 3 0 5 9 4 6 7 8"]);
+        let claim = Claim { believes: Some(10), demand: 11, frees: Frees::Until(Timestamp(12)), owes: 13 };
+        let mut entitled = call(Op::Acquire(Acquire { claim: Some(claim), ..ask }), &["30/60s burst 5"]);
+        let limits = plain.rule.limits.clone();
+        entitled.rule = Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Entitled });
+        assert_eq!(argv(&entitled), ["n:n1", "g 1 2000000 5 0 9 1 2 3 0 5 11 11 12 13 9 4 6 7 8", "b:n1"]);
+        let occupy = call(Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) }), &["7/1s concurrent"]);
+        assert_eq!(argv(&occupy), ["p:n1", "c 7 1000000 7 0 9 1 2 3 4"]);
+        for call in [plain, entitled, occupy, call(Op::Peek, &["1/1s", "1/1s", "1/1s"])] {
+            assert_eq!(argv(&call).len(), argument_count(&call));
+        }
     }
 
     #[test]
@@ -539,7 +653,7 @@ mod tests {
         let refund = Op::Refund { amount: u64::MAX, epoch: 0, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
-        assert_eq!(argv(&call)[1], format!("0 {EXACT} {MAX_COUNT} 0"));
+        assert_eq!(argv(&call)[1], format!("g 1 1000000 1 0 {EXACT} {MAX_COUNT} 0 0"));
     }
 
     #[test]
@@ -592,6 +706,10 @@ mod tests {
         assert_eq!((grant.granted, grant.replayed, grant.damaged), (3, true, false));
         assert_eq!((grant.epoch, grant.reset, grant.nodes, grant.now), (77, true, 2, Timestamp(1_000)));
         assert_eq!(grant.counters[0], Counter { used: 4, prev: 5, at: Timestamp(6) });
+        let text = text_of(&[3, 1 + 8 + 2 * 16, 77, 1_000, 4, 5, 6]);
+        assert_eq!(grant_in(&call, &text), Ok(grant));
+        let unread = grant_in(&call, &text[..48]).unwrap_err();
+        assert!(unread.to_string().contains("wanted 4 numbers of 7 bytes and 3 per limit"), "{unread}");
     }
 
     #[test]

@@ -445,7 +445,10 @@ impl Cloud {
                 if name == "EVAL" {
                     servers.servers[index].known.insert(hash.clone());
                 }
-                servers.run(index, &hash, key, words, *asking)
+                let reply = servers.run(index, &hash, key, words, *asking);
+                *asking = false;
+                out.extend_from_slice(&reply);
+                return Then::GoOn;
             }
             _ => format!("-ERR unknown command '{name}'\r\n"),
         };
@@ -467,9 +470,9 @@ impl Servers {
         self.clock + self.begun.elapsed().as_micros() as u64
     }
 
-    fn run(&mut self, index: usize, hash: &str, key: &str, words: &[Vec<u8>], asking: bool) -> String {
+    fn run(&mut self, index: usize, hash: &str, key: &str, words: &[Vec<u8>], asking: bool) -> Vec<u8> {
         if !self.servers[index].known.contains(hash) {
-            return "-NOSCRIPT No matching script. Please use EVAL.\r\n".to_owned();
+            return b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec();
         }
         let slot = slot_of(key.as_bytes());
         let block = usize::from(slot / BLOCK);
@@ -480,10 +483,10 @@ impl Servers {
                 && moving == block
                 && !has_it
             {
-                return format!("-ASK {slot} h:{}\r\n", self.servers[to].port);
+                return format!("-ASK {slot} h:{}\r\n", self.servers[to].port).into_bytes();
             }
         } else if !(asking && self.moving == Some((block, index))) {
-            return format!("-MOVED {slot} h:{}\r\n", self.servers[self.owners[block]].port);
+            return format!("-MOVED {slot} h:{}\r\n", self.servers[self.owners[block]].port).into_bytes();
         }
         let script = script::all().into_iter().find(|script| evalsha::sha(script) == hash).expect("it is known");
         self.calls += 1;
@@ -500,10 +503,11 @@ impl Servers {
                 let objection =
                     |(found, key): (_, String)| opinion::objection(found, keyspace.look(&key, now), &numbers, now);
                 self.objections.extend(found.into_iter().filter_map(objection));
-                let items: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
-                format!("*{}\r\n{items}", numbers.len())
+                let numbers: Vec<_> = numbers.into_iter().map(|number| number.try_into().expect("a count")).collect();
+                let text = script::text_of(&numbers);
+                [format!("${}\r\n", text.len()).as_bytes(), &text, b"\r\n"].concat()
             }
-            Err(error) => format!("-{error}\r\n"),
+            Err(error) => format!("-{error}\r\n").into_bytes(),
         }
     }
 

@@ -55,11 +55,10 @@ impl Scripts {
     }
 
     /// Runs the script of that name on a key at a time of the server's clock. `arguments` gets the function that takes
-    /// ARGV, one after the other.
+    /// ARGV, one after the other. The answer is its numbers: text of seven bytes each, the lowest first, or an array of integers.
     ///
     /// # Errors
-    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is no array of
-    /// integers, which none of rationd's scripts gives.
+    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is neither, which none of rationd's scripts gives.
     pub fn run(
         &mut self,
         keyspace: &mut Keyspace,
@@ -68,7 +67,7 @@ impl Scripts {
         now_us: u64,
         arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<Vec<i64>, String> {
-        integers(&self.answer(keyspace, script, &[key], now_us, arguments)?)
+        numbers(&self.answer(keyspace, script, &[key], now_us, arguments)?)
     }
 
     /// The same on several keys, each of which is one of KEYS: what the script says of each, as text or as an error.
@@ -143,8 +142,20 @@ impl Scripts {
     }
 }
 
-/// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
-fn integers(reply: &MultiValue) -> Result<Vec<i64>, String> {
+/// Bytes of a number in an answer that is text.
+const WIDTH: usize = 7;
+
+/// The numbers of a script's answer as Redis sends it: those that stand in its text, or of an array, up to its first nil, cut to
+/// integers.
+fn numbers(reply: &MultiValue) -> Result<Vec<i64>, String> {
+    if let (Some(Value::String(text)), 1) = (reply.iter().next(), reply.len()) {
+        let bytes = text.as_bytes();
+        if bytes.len() % WIDTH != 0 {
+            return Err(format!("ERR a script answered {} bytes", bytes.len()));
+        }
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
+        return Ok(bytes.chunks_exact(WIDTH).map(number).collect());
+    }
     let mut numbers = Vec::with_capacity(reply.len());
     for value in reply.iter().take_while(|value| !value.is_nil()) {
         numbers.push(match value {

@@ -18,7 +18,7 @@ const TOLD: usize = 24;
 /// What an operation answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// A script's integers.
+    /// A script's numbers.
     Numbers(Vec<i64>),
     /// A command's integer.
     Number(i64),
@@ -63,6 +63,10 @@ impl Operation {
         match (&self.answer, real) {
             (Answer::Any, real) => !matches!(real, Value::Error(_)),
             (Answer::Number(ours), Value::Integer(real)) => ours == real,
+            (Answer::Numbers(ours), Value::Bulk(real)) => {
+                script::numbers_in(real).is_some_and(|real| real.eq(ours.iter().copied()))
+            }
+            // Scripts of the build before answer in integers.
             (Answer::Numbers(ours), Value::Array(real)) => {
                 real.iter().map(Value::as_integer).eq(ours.iter().map(|number| Some(*number)))
             }

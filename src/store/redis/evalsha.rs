@@ -50,7 +50,7 @@ pub fn command_of_many(caller: &Caller<'_>, calls: &[Call]) -> Option<Cmd> {
 
 /// Writes the command of one call as bytes, without building a `Cmd`.
 pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
-    let (script, arguments) = (Script::of(call), BEFORE_LIMITS + call.rule.limits.len());
+    let (script, arguments) = (Script::of(call), script::argument_count(call));
     if with_source {
         length(line, b'*', BEFORE_KEYS + 1 + arguments);
         [b"EVAL", script.text.as_bytes(), b"1"].into_iter().for_each(|argument| bulk(line, argument));
@@ -76,9 +76,6 @@ const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
 
 /// Arguments before the keys: command, script and number of keys.
 const BEFORE_KEYS: usize = 3;
-
-/// Of the ARGV before the limits: the node and the call.
-const BEFORE_LIMITS: usize = 2;
 
 /// Writes the line of a length.
 fn length(line: &mut Vec<u8>, kind: u8, length: usize) {
@@ -171,17 +168,12 @@ pub fn check_introduction(answers: &[Value]) -> Result<(), String> {
 /// The grant in a reply.
 ///
 /// # Errors
-/// Anything but the integers that `lua/lib.lua` describes, within their ranges.
+/// Anything but the numbers that `lua/lib.lua` describes, within their ranges.
 pub fn grant(call: &Call, reply: &Value) -> Result<Grant, BadReply> {
-    let integer = |item: &Value| match item {
-        Value::Int(value) => Some(*value),
-        _ => None,
-    };
-    let integers: Option<Vec<i64>> = match reply {
-        Value::Array(items) => items.iter().map(integer).collect(),
-        _ => None,
-    };
-    script::grant(call, &integers.ok_or_else(|| BadReply::new(reply))?)
+    match reply {
+        Value::BulkString(text) => script::grant_in(call, text),
+        _ => Err(BadReply::new(reply)),
+    }
 }
 
 #[cfg(test)]
@@ -281,12 +273,18 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_anything_but_integers_is_refused() {
+    fn a_reply_of_anything_but_numbers_is_refused() {
         let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s fixed").unwrap()]));
         let call = Call { id: 9, digest: Digest(0xab), rule, op: Op::Peek, sent_at: Instant(0) };
-        let good = [0, 16, 7, 1_000, 4, 5, 6].map(Value::Int);
-        assert!(grant(&call, &Value::Array(good.to_vec())).is_ok());
+        let good = [0, 16, 7, 1_000, 4, 5, 6];
+        let text = script::text_of(&good);
+        assert!(grant(&call, &Value::BulkString(text.clone())).is_ok());
         assert!(grant(&call, &Value::Nil).is_err());
-        assert!(grant(&call, &Value::Array(vec![Value::Nil; 7])).is_err());
+        for cut in 0..text.len() {
+            assert!(grant(&call, &Value::BulkString(text[..cut].to_vec())).is_err(), "{cut} bytes");
+        }
+        assert!(grant(&call, &Value::BulkString(text.repeat(100))).is_err());
+        // As scripts of an earlier build would answer.
+        assert!(grant(&call, &Value::Array(good.map(|number| Value::Int(number as i64)).to_vec())).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Finds where each reply of Redis ends in the received bytes, and what it says. Pure.
 //!
-//! An array of integers and a string, which is how scripts answer, are parsed here. Of any other reply only the end is found, and
-//! the redis crate parses it; its parser clears a buffer of 8 KiB for each reply, which costs more than reading a short one.
+//! A string, which is how scripts answer, is read here. Of any other reply only the end is found, and the redis crate parses it;
+//! its parser clears a buffer of 8 KiB for each reply, which costs more than reading a short one.
 //! Source: the RESP3 specification (Redis does not send its streamed types). Called by
 //! `wire.rs`.
 
@@ -10,14 +10,11 @@ use redis::Value;
 /// How deep arrays may be nested.
 const DEEPEST: u32 = 32;
 
-/// Most integers of an array that is parsed here.
-const INTEGERS: usize = 64;
-
 /// A reply.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply<'a> {
-    /// An array of integers.
-    Integers(&'a [i64]),
+    /// A string.
+    Text(&'a [u8]),
     /// Anything else.
     Value(Value),
 }
@@ -26,7 +23,7 @@ impl Reply<'_> {
     /// Converts it to a value of the redis crate.
     pub(crate) fn into_value(self) -> Value {
         match self {
-            Self::Integers(integers) => Value::Array(integers.iter().copied().map(Value::Int).collect()),
+            Self::Text(text) => Value::BulkString(text.to_vec()),
             Self::Value(value) => value,
         }
     }
@@ -47,20 +44,17 @@ pub(super) enum Frame<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Malformed;
 
-/// Parses the beginning of `bytes`. The parsed integers are stored in `integers`.
-pub(super) fn read<'a>(bytes: &[u8], integers: &'a mut Vec<i64>) -> Result<Frame<'a>, Malformed> {
-    if let Some(end) = read_integers(bytes, integers) {
-        return Ok(Frame::Reply(end, Reply::Integers(integers)));
-    }
+/// Parses the beginning of `bytes`.
+pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
     let Some(end) = end_of(bytes, 0, 0)? else { return Ok(Frame::Part) };
     if bytes[0] == b'>' {
         return Ok(Frame::Push(end));
     }
-    let value = match string(&bytes[..end]) {
-        Some(string) => Value::BulkString(string.to_vec()),
-        None => redis::parse_redis_value(&bytes[..end]).map_err(|_| Malformed)?,
+    let reply = match string(&bytes[..end]) {
+        Some(string) => Reply::Text(string),
+        None => Reply::Value(redis::parse_redis_value(&bytes[..end]).map_err(|_| Malformed)?),
     };
-    Ok(Frame::Reply(end, Reply::Value(value)))
+    Ok(Frame::Reply(end, reply))
 }
 
 /// What a whole reply says that is a string and not null.
@@ -68,37 +62,6 @@ fn string(reply: &[u8]) -> Option<&[u8]> {
     let size =
         reply.strip_prefix(b"$").filter(|rest| !rest.starts_with(b"-"))?.iter().position(|byte| *byte == b'\r')?;
     reply.get(size + 3..)?.strip_suffix(b"\r\n")
-}
-
-/// Parses an array of integers, and returns where it ends; `None` when it is something else or incomplete.
-fn read_integers(bytes: &[u8], integers: &mut Vec<i64>) -> Option<usize> {
-    integers.clear();
-    let (count, mut at) = read_integer(bytes, 0, b'*')?;
-    let count = usize::try_from(count).ok().filter(|count| *count <= INTEGERS)?;
-    for _ in 0..count {
-        let (integer, end) = read_integer(bytes, at, b':')?;
-        integers.push(integer);
-        at = end;
-    }
-    Some(at)
-}
-
-/// Parses an integer that begins with the byte `kind`, and returns it and where it ends; `None` when there is none.
-fn read_integer(bytes: &[u8], at: usize, kind: u8) -> Option<(i64, usize)> {
-    let rest = bytes.get(at..)?.strip_prefix(&[kind])?;
-    let (is_negative, rest) = rest.strip_prefix(b"-").map_or((false, rest), |rest| (true, rest));
-    let (mut value, mut digits) = (0, 0);
-    loop {
-        match rest.get(digits)? {
-            // A number with more digits may exceed 64 bits; the crate parses it.
-            digit @ b'0'..=b'9' if digits < 18 => value = value * 10 + i64::from(digit - b'0'),
-            b'\r' if digits > 0 && rest.get(digits + 1) == Some(&b'\n') => break,
-            _ => return None,
-        }
-        digits += 1;
-    }
-    let value = if is_negative { -value } else { value };
-    Some((value, bytes.len() - rest.len() + digits + 2))
 }
 
 /// Where the value that begins at `at` ends; `None` when it is incomplete.
@@ -159,28 +122,28 @@ mod tests {
     #[test]
     fn a_reply_is_read_once_all_of_it_is_there() {
         for reply in REPLIES {
-            let mut integers = Vec::new();
             for end in 0..reply.len() {
-                assert_eq!(read(&reply[..end], &mut integers), Ok(Frame::Part), "{:?}", reply[..end].escape_ascii());
+                assert_eq!(read(&reply[..end]), Ok(Frame::Part), "{:?}", reply[..end].escape_ascii());
             }
             let more = [reply, b"+PONG\r\n"].concat();
-            let Ok(Frame::Reply(end, seen)) = read(&more, &mut integers) else { panic!("{}", reply.escape_ascii()) };
+            let Ok(Frame::Reply(end, seen)) = read(&more) else { panic!("{}", reply.escape_ascii()) };
             assert_eq!(end, reply.len(), "{}", reply.escape_ascii());
             assert_eq!(seen.into_value(), redis::parse_redis_value(reply).expect("a reply"));
         }
     }
 
     #[test]
-    fn what_a_script_answers_is_an_array_of_integers() {
-        let mut integers = Vec::new();
-        let seen = read(REPLIES[0], &mut integers);
-        assert_eq!(seen, Ok(Frame::Reply(REPLIES[0].len(), Reply::Integers(&[1, -20, 9_007_199_254_740_991]))));
+    fn what_a_script_answers_is_read_where_it_was_received() {
+        let answer = b"$6\r\nab\r\ncd\r\n+OK\r\n";
+        assert_eq!(read(answer), Ok(Frame::Reply(answer.len() - 5, Reply::Text(b"ab\r\ncd"))));
+        // No reply at all is none that says nothing.
+        assert_eq!(read(b"$-1\r\n"), Ok(Frame::Reply(5, Reply::Value(Value::Nil))));
     }
 
     #[test]
     fn pushes_answer_nobody() {
         let push = b">2\r\n+invalidate\r\n_\r\n";
-        assert_eq!(read(push, &mut Vec::new()), Ok(Frame::Push(push.len())));
+        assert_eq!(read(push), Ok(Frame::Push(push.len())));
     }
 
     #[test]
@@ -197,7 +160,7 @@ mod tests {
             &deep,
         ];
         for bytes in refused {
-            assert_eq!(read(bytes, &mut Vec::new()), Err(Malformed), "{}", bytes.escape_ascii());
+            assert_eq!(read(bytes), Err(Malformed), "{}", bytes.escape_ascii());
         }
     }
 }

@@ -28,10 +28,9 @@ pub(crate) struct Joined {
     alone: Option<&'static Script>,
     /// The script that takes all of them.
     together: Option<&'static Script>,
+    /// The arguments of the first of them: the field of the node and, for the case that it remains the only one, all its numbers.
     node: Vec<u8>,
-    /// The arguments of the first of them, for the case that it remains the only one.
-    head: Vec<u8>,
-    limit: Vec<u8>,
+    first: Vec<u8>,
     /// Key after key, and what each call says for itself, as they are sent.
     keys: Vec<u8>,
     heads: Vec<u8>,
@@ -49,22 +48,18 @@ impl Joined {
     pub(super) fn add(&mut self, caller: &Caller<'_>, call: &Call) -> bool {
         let Some(together) = Script::of_many(call).filter(|_| self.count < MOST) else { return false };
         let (mut place, mut fits) = (0, true);
-        let Self { count, node, head, limit, own, .. } = self;
+        let Self { count, node, first, own, .. } = self;
         script::arguments(caller, call, &mut |argument| {
-            let (first, shared) = match place {
+            let (of_first, shared) = match place {
                 0 => (&mut *node, argument.len()),
-                1 => (&mut *head, 0),
-                _ => (&mut *limit, script::OF_LIMIT),
+                _ => (&mut *first, script::OF_LIMIT),
             };
             if *count == 0 {
-                first.extend_from_slice(argument);
+                of_first.extend_from_slice(argument);
             }
-            fits &= first.get(..shared) == argument.get(..shared);
-            match place {
-                0 => own.clear(),
-                1 => own.extend_from_slice(argument),
-                _ => own.extend_from_slice(script::of_call(argument)),
-            }
+            fits &= of_first.get(..shared) == argument.get(..shared);
+            own.clear();
+            own.extend_from_slice(script::of_call(argument));
             place += 1;
         });
         if !fits {
@@ -81,22 +76,22 @@ impl Joined {
     pub(super) fn write(&mut self, line: &mut Vec<u8>) {
         match (self.count, self.alone, self.together) {
             (1, Some(script), _) => {
-                evalsha::begin(line, script, 1, 3);
+                evalsha::begin(line, script, 1, 2);
                 line.extend_from_slice(&self.keys);
-                [&self.node, &self.head, &self.limit].into_iter().for_each(|argument| evalsha::bulk(line, argument));
+                [&self.node, &self.first].into_iter().for_each(|argument| evalsha::bulk(line, argument));
             }
             (2.., _, Some(script)) => {
                 evalsha::begin(line, script, self.count, self.count + 2);
                 line.extend_from_slice(&self.keys);
                 evalsha::bulk(line, &self.node);
-                evalsha::bulk(line, self.limit.get(..script::OF_LIMIT).unwrap_or_default());
+                evalsha::bulk(line, self.first.get(..script::OF_LIMIT).unwrap_or_default());
                 line.extend_from_slice(&self.heads);
             }
             _ => return,
         }
         self.count = 0;
-        let Self { node, head, limit, keys, heads, .. } = self;
-        [node, head, limit, keys, heads].into_iter().for_each(Vec::clear);
+        let Self { node, first, keys, heads, .. } = self;
+        [node, first, keys, heads].into_iter().for_each(Vec::clear);
     }
 }
 
@@ -122,20 +117,14 @@ impl Answers {
 
     /// Passes on what it says to the call at `place` of `count`.
     pub(super) fn with<T>(&self, count: usize, place: usize, use_it: impl FnOnce(Reply<'_>) -> T) -> T {
-        let integers = match self {
-            Self::Each(bytes) => script::answer_at(bytes, count, place),
+        use_it(match self {
+            Self::Each(bytes) => script::answer_at(bytes, count, place).map_or(Reply::Value(Value::Nil), Reply::Text),
             Self::Some(items) => match &items[place] {
-                Value::BulkString(bytes) => script::answer_alone(bytes),
-                _ => None,
+                Value::BulkString(bytes) => Reply::Text(bytes),
+                value => Reply::Value(value.clone()),
             },
-            Self::All(_) => None,
-        };
-        match (integers, self) {
-            (Some(integers), _) => use_it(Reply::Integers(&integers)),
-            (None, Self::Some(items)) => use_it(Reply::Value(items[place].clone())),
-            (None, Self::All(value)) => use_it(Reply::Value(value.clone())),
-            (None, Self::Each(_)) => use_it(Reply::Value(Value::Nil)),
-        }
+            Self::All(value) => Reply::Value(value.clone()),
+        })
     }
 
     /// Whether it is one error for all of them, of which some may have been executed by then.
@@ -238,7 +227,10 @@ mod tests {
         let seen = |answers: &Answers| {
             [0, 1].map(|place| {
                 answers.with(2, place, |reply| match reply {
-                    Reply::Integers(integers) => format!("{} {}", integers[0], integers[6]),
+                    Reply::Text(text) => {
+                        let numbers = script::answer_alone(text).expect("seven numbers");
+                        format!("{} {}", numbers[0], numbers[6])
+                    }
                     Reply::Value(value) => format!("{value:?}"),
                 })
             })

@@ -257,7 +257,7 @@ impl Inner {
     /// Updates the breaker by an answer, and translates refusals into failures.
     fn judge<'a>(&self, pass: Pass, answer: Answer<'a>) -> Result<Answer<'a>, Failure> {
         let refused = match &answer.reply {
-            Reply::Integers(_) => None,
+            Reply::Text(_) => None,
             Reply::Value(value) => refusal(value),
         };
         let failure = match refused {

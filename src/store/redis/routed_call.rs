@@ -96,7 +96,7 @@ impl CallContext {
 
     fn read(&self, call: &Call, answer: &Answer<'_>, expects: bool) -> Result<Grant, StoreError> {
         let grant = match &answer.reply {
-            Reply::Integers(integers) => script::grant(call, integers),
+            Reply::Text(text) => script::grant_in(call, text),
             Reply::Value(value) => evalsha::grant(call, value),
         };
         let mut grant = grant.map_err(|error| {

@@ -12,7 +12,7 @@ use crate::core::policy::{OnStoreLoss, Rule};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::evalsha;
-use crate::store::script::{self, WIDTH};
+use crate::store::script::{self, OF_LIMIT, WIDTH};
 
 /// Most keys that are held.
 const MOST: usize = 100_000;
@@ -21,8 +21,8 @@ const MOST: usize = 100_000;
 const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
                     maxmemory_policy:noeviction\r\n";
 
-/// Bytes of the numbers of an acquire: the time, its id and seven of its own.
-const HEAD: usize = 9 * WIDTH;
+/// Bytes of the numbers of an acquire of one limit: the time, its id, seven of its own, and three of the limit.
+const ACQUIRE: usize = 12 * WIDTH;
 
 const REFUSED: &[u8] = b"-ERR this server runs rationd's scripts only\r\n";
 
@@ -59,7 +59,7 @@ impl Twin {
                 match call.map(|(node, call)| self.counters.call(now, &node, &call).map(|grant| (call, grant))) {
                     None => REFUSED.to_vec(),
                     Some(Err(_)) => FULL.to_vec(),
-                    Some(Ok((call, grant))) => integers(&call, &grant),
+                    Some(Ok((call, grant))) => text(&script::text_of(&numbers(&call, &grant))),
                 }
             }
             (b"EVALSHA", [_, script, keys, arguments @ ..]) if *script == evalsha::sha(script::many()).as_bytes() => {
@@ -88,10 +88,8 @@ impl Twin {
         let mut answers = Vec::new();
         for (node, call) in read_many(keys, arguments)? {
             let grant = self.counters.call(now, &node, &call);
-            let bytes = |number: u64| number.to_le_bytes().into_iter().take(WIDTH);
-            answers.push(grant.map(|grant| numbers(&call, &grant).into_iter().flat_map(bytes).collect::<Vec<_>>()));
+            answers.push(grant.map(|grant| script::text_of(&numbers(&call, &grant))));
         }
-        let text = |bytes: &[u8]| [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
         Some(match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
             Ok(each) => text(&each.concat()),
             Err(_) => {
@@ -102,20 +100,18 @@ impl Twin {
     }
 }
 
-fn bulk(text: &str) -> Vec<u8> {
-    format!("${}\r\n{text}\r\n", text.len()).into_bytes()
+fn bulk(said: &str) -> Vec<u8> {
+    text(said.as_bytes())
+}
+
+fn text(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
 
 /// The name of a script by its hash or its text.
 fn script_of(word: &[u8]) -> Option<&'static str> {
     let named = |script: &&script::Script| evalsha::sha(script).as_bytes() == word || script.text.as_bytes() == word;
     script::all().into_iter().find(named).map(|script| script.name)
-}
-
-fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
-    let all = numbers(call, grant);
-    let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
-    format!("*{}\r\n{numbers}", all.len()).into_bytes()
 }
 
 /// What a script answers.
@@ -160,12 +156,17 @@ impl Numbers<'_> {
 
 /// The node that asks, and its call; `None`: they are not what `script::arguments` writes.
 fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)> {
-    let [node, head, each @ ..] = arguments else { return None };
+    let [node, head, rest @ ..] = arguments else { return None };
+    let node = node.strip_prefix(b"n:").or_else(|| node.strip_prefix(b"p:"))?;
     let tag = std::str::from_utf8(key).ok()?.rsplit_once('{')?.1.strip_suffix('}')?;
     let digest = Digest(u128::from_str_radix(tag, 16).ok()?);
+    let is_entitled = script.contains(" entitled");
+    // One limit stands before the numbers of the call, and what the call says of it behind them.
+    let is_alone = rest.is_empty() || is_entitled;
+    let (alone, head) = if is_alone { head.split_at_checked(OF_LIMIT)? } else { (&[][..], *head) };
+    let each = if is_alone { &[alone][..] } else { rest };
     let mut head = Numbers::of(head);
     let (_now, id) = (head.next()?, head.next()?);
-    let is_entitled = script.contains(" entitled");
     let mut op = read_op(script, &mut head)?;
     if each.is_empty() || each.len() > MAX_LIMITS {
         return None;
@@ -173,8 +174,9 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
     let mut limits = Vec::with_capacity(each.len());
     for (index, argument) in each.iter().enumerate() {
         let (letter, numbers) = argument.split_first()?;
-        let mut numbers = Numbers::of(numbers);
-        limits.push(read_limit(*letter, &mut numbers)?);
+        let mut own = Numbers::of(numbers);
+        limits.push(read_limit(*letter, &mut own)?);
+        let numbers = if is_alone { &mut head } else { &mut own };
         match &mut op {
             Op::Acquire(ask) => {
                 ask.ages[index] = numbers.span()?;
@@ -198,10 +200,10 @@ fn read_many(keys: &[u8], arguments: &[&[u8]]) -> Option<Vec<(String, Call)>> {
     let keys = std::str::from_utf8(keys).ok()?.parse().ok()?;
     let (keys, [node, limit, heads @ ..]) = arguments.split_at_checked(keys)? else { return None };
     let call = |(key, head): (&&[u8], &&[u8])| {
-        // A call's own part of the limit's argument stands behind its numbers, unless it is empty.
-        let (head, own) = head.split_at_checked(HEAD)?;
-        let own = if own.is_empty() { &[0; 3 * WIDTH] } else { own };
-        read(script::many().name, key, &[node, head, &[limit, own].concat()])
+        // What a call knows of the limit stands behind its numbers, unless that is nothing.
+        let mut numbers = [*limit, *head].concat();
+        numbers.resize(OF_LIMIT + ACQUIRE, 0);
+        read(script::many().name, key, &[node, &numbers])
     };
     keys.iter().zip(heads).map(call).collect()
 }
@@ -215,11 +217,9 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             want: head.next()?,
             least: head.next()?,
             window: Window::from_wire(head.next()?),
-            epoch: head.next()?,
             held: head.next()?,
             ages: Default::default(),
             known: Default::default(),
-            until: head.time()?.stored(),
             claim: match is_entitled {
                 true => Some(Claim {
                     believes: head.next()?.checked_sub(1),
@@ -229,6 +229,8 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
                 }),
                 false => None,
             },
+            until: head.time()?.stored(),
+            epoch: head.next()?,
         }),
         "return" => Op::Return {
             amount: head.next()?,
@@ -384,7 +386,7 @@ mod tests {
             let (node, read) = &Twin::calls(&words).expect("it is ours")[place];
             assert_eq!((&**node, read.id, read.digest, &read.op), ("n1", call.id, call.digest, &call.op));
             let numbers = script::answer_at(&answer, calls.len(), place).expect("seven numbers");
-            assert_eq!(script::grant(call, &numbers).expect("a grant"), Grant { confirmed: true, ..wanted });
+            assert_eq!(script::grant_in(call, numbers).expect("a grant"), Grant { confirmed: true, ..wanted });
         }
     }
 

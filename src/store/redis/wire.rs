@@ -169,7 +169,6 @@ impl Wire {
             read: vec![0; READ],
             filled: 0,
             awaited: VecDeque::new(),
-            integers: Vec::new(),
         };
         tokio::spawn(async move {
             tokio::select! {
@@ -256,7 +255,6 @@ struct ConnectionTask {
     /// So many bytes of `read` are filled and not parsed yet.
     filled: usize,
     awaited: VecDeque<Awaited>,
-    integers: Vec<i64>,
 }
 
 /// The connection cannot be used any more.
@@ -335,7 +333,7 @@ impl ConnectionTask {
         let now = self.wire.clock.now();
         let (mut at, mut replies) = (0, 0);
         let ended = loop {
-            match frame::read(&self.read[at..self.filled], &mut self.integers) {
+            match frame::read(&self.read[at..self.filled]) {
                 Ok(Frame::Part) => break Ok(()),
                 Ok(Frame::Push(length)) => at += length,
                 Ok(Frame::Reply(length, reply)) => {

@@ -203,7 +203,7 @@ impl Pending for Joining {
         let Self(_, Note(number, notes)) = *self;
         let said = match answer {
             Err(ConnectionLost) => "lost".to_owned(),
-            Ok(Answer { reply: Reply::Integers(integers), .. }) => format!("{}", integers[0]),
+            Ok(Answer { reply: Reply::Text(text), .. }) => format!("{}", text[0]),
             Ok(_) => if several { "error of several" } else { "error" }.to_owned(),
         };
         notes.send((number, said)).expect("the test listens");
@@ -251,7 +251,7 @@ async fn calls_of_one_kind_are_one_command_where_the_server_is_a_single_one() {
             (first..first + count).flat_map(|n| [&[n, 0, 0, 0, 0, 0, 0][..], &[0; 42]].concat()).collect();
         format!("${}\r\n{}\r\n", bytes.len(), String::from_utf8(bytes).expect("small numbers"))
     };
-    let one = format!("*7\r\n:5\r\n{}", ":0\r\n".repeat(6));
+    let one = joined(5, 1);
     let replies = [&joined(1, 3), "+OK\r\n+OK\r\n", &one, "+OK\r\n", &joined(7, 16), &joined(23, 2)].concat();
     let (first, rest) = replies.split_at(60);
     bench.answer(first).await;
