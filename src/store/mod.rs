@@ -29,3 +29,4 @@ pub mod script;
 mod silent;
 pub mod turns;
 mod view;
+mod words;

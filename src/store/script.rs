@@ -9,13 +9,12 @@ use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
 use super::form::{Form, written};
+use super::words::{EXACT, LONGEST_NODE, Words};
+pub use super::words::{WIDTH, numbers_in, text_of};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, Voided};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{StoredTime, Timestamp};
-
-/// The largest integer that the scripts' numbers hold exactly.
-const EXACT: u64 = (1 << 53) - 1;
 
 /// Numbers of a reply that come before those of the limits.
 const HEAD: usize = 4;
@@ -426,88 +425,6 @@ pub fn answer_at(answer: &[u8], count: usize, place: usize) -> Option<&[u8]> {
 pub fn answer_alone(answer: &[u8]) -> Option<[i64; OF_KEY]> {
     let mut said = numbers_in(answer).filter(|said| said.len() == OF_KEY)?;
     Some(std::array::from_fn(|_| said.next().unwrap_or_default()))
-}
-
-/// The numbers of an answer; `None` where the text is not made of numbers.
-pub fn numbers_in(answer: &[u8]) -> Option<impl ExactSizeIterator<Item = i64>> {
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
-    (answer.len() % WIDTH == 0).then(|| answer.chunks_exact(WIDTH).map(number))
-}
-
-/// The text of an answer that says these numbers, as the scripts write it.
-#[must_use]
-pub fn text_of(numbers: &[u64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(WIDTH)).collect()
-}
-
-/// One argument: the name of a field, or a limit's letter and numbers of seven bytes.
-struct Words {
-    text: [u8; LONGEST],
-    len: usize,
-}
-
-/// Bytes of a number in an argument or an answer, lowest first: enough for every number below 2^53.
-pub const WIDTH: usize = 7;
-
-/// Bytes of a node's name that the scripts use.
-const LONGEST_NODE: usize = 255;
-
-/// Room for one argument. None is longer than the name of a node's field: an acquire has most numbers, of a bucket of which tokens are
-/// set aside nineteen.
-const LONGEST: usize = 2 + LONGEST_NODE;
-
-impl Default for Words {
-    fn default() -> Self {
-        Self { text: [0; LONGEST], len: 0 }
-    }
-}
-
-impl Words {
-    fn write(&mut self, bytes: &[u8]) {
-        self.text[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    fn add_limit(&mut self, limit: &Limit) {
-        self.write(letter(limit).as_bytes());
-        self.add_all(&numbers(limit));
-    }
-
-    fn add(&mut self, value: u64) {
-        self.write(&value.min(EXACT).to_le_bytes()[..WIDTH]);
-    }
-
-    fn add_all(&mut self, values: &[u64]) {
-        for value in values {
-            self.add(*value);
-        }
-    }
-
-    /// Passes the argument to `push`, and begins the next one.
-    fn push(&mut self, push: &mut dyn FnMut(&[u8])) {
-        push(&self.text[..self.len]);
-        self.len = 0;
-    }
-}
-
-fn letter(limit: &Limit) -> &'static str {
-    match limit.algorithm {
-        Algorithm::Gcra => "g",
-        Algorithm::Fixed => "f",
-        Algorithm::FixedFromFirst => "o",
-        Algorithm::Sliding => "s",
-        Algorithm::Concurrent => "c",
-    }
-}
-
-/// The limit's count, period and burst.
-fn numbers(limit: &Limit) -> [u64; 3] {
-    if limit.algorithm == Algorithm::Gcra {
-        let (period, count) = limit.interval();
-        [count, period, limit.burst]
-    } else {
-        [limit.count, limit.period.0, limit.burst]
-    }
 }
 
 /// Reads the grant from a script's reply, a text of numbers.

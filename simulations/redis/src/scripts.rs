@@ -150,7 +150,7 @@ const WIDTH: usize = 7;
 fn numbers(reply: &MultiValue) -> Result<Vec<i64>, String> {
     if let (Some(Value::String(text)), 1) = (reply.iter().next(), reply.len()) {
         let bytes = text.as_bytes();
-        if bytes.len() % WIDTH != 0 {
+        if !bytes.len().is_multiple_of(WIDTH) {
             return Err(format!("ERR a script answered {} bytes", bytes.len()));
         }
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte));
