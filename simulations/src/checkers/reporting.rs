@@ -38,7 +38,7 @@ static CHARGED: Exemption = Exemption::new(
 static BACK: Exemption =
     Exemption::new("a cost that was taken back", "It is back in the lease, or the store was asked to take it back.");
 static TRIFLE: Exemption = Exemption::new(
-    "in policies of buckets alone of which nothing is set aside for nodes, an account of one hundredth of the smallest bucket or less, divided by the nodes that the store counts",
+    "in policies of buckets alone whose accounts last longer than two seconds, an account of one hundredth of the smallest bucket or less, divided by the nodes that the store counts",
     "No call is made for so little where half of the bucket is left. It counts as spent when the account is over.",
 );
 static RESET: Exemption = Exemption::new(
@@ -75,7 +75,7 @@ struct Account {
 
 /// Whether so many tokens that are set aside for one of so many nodes are a trifle.
 fn is_trifle(rule: &Rule, aside: u64, nodes: u32) -> bool {
-    let is_plain = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) && !rule.is_entitled();
+    let is_plain = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) && rule.account_units() > 1;
     let smallest = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0);
     let trifle = smallest / (TRIFLE_PART * u64::from(nodes.max(1)));
     is_plain && trifle > 0 && aside <= trifle
@@ -277,7 +277,7 @@ mod tests {
     /// Four tokens, of which one was needed by a waiter: three are set aside, which is a hundredth of a bucket of 300.
     #[test]
     fn of_a_trifle_nothing_need_be_reported() {
-        for (limit, seen) in [("300/10s", 0), ("299/10s", 1), ("600/10s", 0), ("300/10s fixed", 0)] {
+        for (limit, seen) in [("300/1m", 0), ("299/1m", 1), ("600/1m", 0), ("300/10s", 1), ("300/1m fixed", 0)] {
             let mut history = History::new(limit);
             let mut checker = Reporting::new(&history.setting());
             history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
@@ -287,8 +287,8 @@ mod tests {
             assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
         }
         let rule = |limit: &str| Rule::of("api", &[rationd::core::limit::Limit::parse(limit).unwrap()]);
-        assert!(is_trifle(&rule("600/10s"), 3, 2) && !is_trifle(&rule("600/10s"), 4, 2));
-        assert!(!is_trifle(&rule("99/10s"), 0, 1), "a bucket of which a hundredth is no token has no trifle");
+        assert!(is_trifle(&rule("600/1m"), 3, 2) && !is_trifle(&rule("600/1m"), 4, 2));
+        assert!(!is_trifle(&rule("99/1m"), 0, 1), "a bucket of which a hundredth is no token has no trifle");
     }
 
     /// A fault alone excuses none, and a call without an answer excuses its node.

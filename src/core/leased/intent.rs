@@ -389,7 +389,7 @@ fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
 
 /// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds
 /// the tokens still here when it returns. A trifle lapses at no call, and a check that comes later makes the call that would have kept it for that
-/// check: so it is kept for those that come every second.
+/// check: so it is kept only while checks come every two seconds.
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
     let rule = key.view.rule();
     let pause = if key.is_trifling(now) {
@@ -673,7 +673,9 @@ mod tests {
     /// A hundredth of 8,000 tokens is 40 for each of two nodes.
     #[test]
     fn no_call_says_what_became_of_a_trifle_of_a_bucket_of_which_half_is_left() {
-        for (limit, lent, is_trifle) in [("8000/1m", 4_000, true), ("8000/1m", 4_001, false), ("7999/1m", 0, false)] {
+        for (limit, lent, is_trifle) in
+            [("8000/1m", 4_000, true), ("8000/1m", 4_001, false), ("7999/1m", 0, false), ("8000/23s", 0, false)]
+        {
             for (spent, otherwise) in [(0, Intent::GiveBack(40)), (10, Intent::GiveBack(30)), (40, Intent::Report)] {
                 let mut key = key_that_spent(limit, lent, spent);
                 let (closing, until) = (closes(&key).time().unwrap(), key.holdings.lease().until());

@@ -465,9 +465,9 @@ impl LeasedKey {
     }
 
     /// So many tokens of a bucket nobody misses which this node holds and no check spends: its part of a trifle, where at least half of the bucket is
-    /// left; 0 elsewhere. To hand them back would cost a call, and so would leasing one token after another to have none left over.
+    /// left; 0 elsewhere, also of a bucket that fills up sooner than accounts could be longer, because nodes that use one begin with a burst of it. To hand them back would cost a call, and so would leasing one token after another to have none left over.
     pub(super) fn trifle(&self, now: Instant) -> u64 {
-        if !self.view.is_of_buckets() || self.view.rule().is_entitled() || self.is_away(now) {
+        if !self.view.is_of_buckets() || self.view.rule().account_units() == 1 || self.is_away(now) {
             return 0;
         }
         let (latest, parts) = (self.view.clock().latest(now), TRIFLE_PART * u64::from(self.view.nodes().max(1)));
