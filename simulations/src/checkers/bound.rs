@@ -51,6 +51,10 @@ static RAISED: Exemption = Exemption::new(
     "what the store has set aside of a bucket when its rate is raised, once a change, and what it lends by the old limit then, once",
     "It is charged when nodes tell of it, under the limit of then: it leaks away at the new rate, where what was charged before takes as long as under the old one. Whoever goes by the new limit already is lent beside it as if it cost no more than that.",
 );
+static SLOWER: Exemption = Exemption::new(
+    "of a bucket whose limit changes, what the slower of the two limits lets pass by itself, counted from the change on as if all nodes went by it",
+    "By the slower limit a token takes longer to leak, so the bucket takes longer to fill: nodes that go by it fill the bucket higher than the others may, who then spend what they were lent before. What a limit with no more burst and no more rate lets pass, the other lets pass, too.",
+);
 static LATE: Exemption = Exemption::new(
     "answers that come late",
     "A bucket is charged when the store answers: what nobody waits for any more may be spent within a second.",
@@ -65,7 +69,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["bound"],
     proves: "In no window, over no interval and by no estimate is more admitted of what the store lent than the limit.",
     judges: "All algorithms, several limits, whatever goes wrong.",
-    exemptions: &[&SHARES, &STALE, &UNDONE, &LOST, &LEAPT, &REFUNDED, &PUSHED, &RAISED, &LATE, &TRIP],
+    exemptions: &[&SHARES, &STALE, &UNDONE, &LOST, &LEAPT, &REFUNDED, &PUSHED, &RAISED, &SLOWER, &LATE, &TRIP],
     mutant: Some("one-token-more"),
 };
 
@@ -80,6 +84,8 @@ const BUSY: u64 = 100_000;
 struct Key {
     rule: Option<Arc<Rule>>,
     counts: Vec<Count>,
+    /// By position of the limit: the bucket by the slower of two limits, when one has replaced the other.
+    slower: Vec<Option<Slower>>,
     /// Tokens granted since the last failover and not confirmed; and, by node and id, those of grants whose answers
     /// have not arrived.
     unconfirmed: u64,
@@ -98,6 +104,13 @@ struct Key {
     leapt: Option<u64>,
     /// By node and id of calls: the windows in which the refunds that they take to the store were requested.
     refunds: BTreeMap<(u32, u64), Vec<u64>>,
+}
+
+/// A bucket by the slower of the two limits that its nodes go by since a change, as if all of them went by that.
+#[derive(Debug)]
+struct Slower {
+    limit: Limit,
+    count: Count,
 }
 
 /// The counters of a key's owner, as its last answer showed them.
@@ -185,11 +198,14 @@ impl Bound {
                 count.open((now / limit.period.0 + 1) * limit.period.0, now);
             }
             let before = count.excess(limit, now, self.trip);
-            count.admit_at(limit, now, request.cost, beside(index, limit));
+            let beside = beside(index, limit);
+            count.admit_at(limit, now, request.cost, beside);
             let excess = count.excess(limit, now, self.trip);
             count.spend_aside(limit, now, excess.saturating_sub(before));
             let excess = count.excess(limit, now, self.trip);
-            if excess > before {
+            let slower = key.slower.get_mut(index).and_then(Option::as_mut);
+            let passes = slower.is_some_and(|slower| slower.admit(now, request.cost, beside, self.trip));
+            if excess > before && !SLOWER.when(passes) {
                 let used = count.used;
                 beyond = Some(format!(
                     "{excess} over {limit:?} with {used} admitted: key {}, node {}, {:?} by {:?}",
@@ -214,6 +230,7 @@ impl Bound {
             let before = std::mem::replace(&mut state.now, now);
             state.leapt = Some(now);
             state.counts.iter_mut().for_each(|count| *count = count.after_a_leap(before, now));
+            state.slower.clear();
             state.counted = Counted::default();
             self.forgive(&LEAPT, key, now, whole);
         }
@@ -369,6 +386,7 @@ impl Key {
                 let (is_first, mut is_raised) = (self.raised.as_ref() != Some(rule), false);
                 let aside = self.counted.shown.as_ref().filter(|(of, _)| of == old);
                 let most = if is_first { u64::MAX } else { self.lent_by_others };
+                self.slower.resize_with(rule.limits.len(), || None);
                 for (index, (old, new)) in old.limits.iter().zip(&rule.limits).enumerate() {
                     let (count, is_higher) = (&mut self.counts[index], new.count > old.count);
                     let aside = aside.filter(|_| is_higher).map_or(0, |(_, counters)| counters[index].used.min(most));
@@ -376,8 +394,15 @@ impl Key {
                     // Allowance of a bucket leaks from now on. The tokens in it were charged as time, and take as long
                     // to leak as under the old limit.
                     count.roll(old, self.now);
+                    let before = count.clone();
                     count.change_rate(old, new, RAISED.forgives(aside));
                     count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
+                    // Where nodes take turns, it goes on.
+                    let slower = slower(old, new);
+                    if self.slower[index].as_ref().map(|known| known.limit) != slower {
+                        let from = |limit| Slower { limit, count: if limit == *old { before } else { count.clone() } };
+                        self.slower[index] = slower.map(from);
+                    }
                 }
                 if is_raised {
                     (self.raised, self.lent_by_others) = (Some(rule.clone()), 0);
@@ -386,6 +411,7 @@ impl Key {
             old => {
                 // Tokens lent under the old limit to a waiter are spent under the new one.
                 let changed = old.is_some();
+                self.slower.clear();
                 self.counts = vec![Count::default(); rule.limits.len()];
                 for (limit, count) in rule.limits.iter().zip(&mut self.counts).filter(|_| changed) {
                     count.roll(limit, self.now);
@@ -395,6 +421,22 @@ impl Key {
         }
         self.rule = Some(rule.clone());
     }
+}
+
+impl Slower {
+    /// Counts what [`Bound::admit`] counts; whether that is no more than this limit lets pass.
+    fn admit(&mut self, now: u64, tokens: u64, beside: u64, trip: u64) -> bool {
+        self.count.roll(&self.limit, now);
+        self.count.admit_at(&self.limit, now, tokens, beside);
+        self.count.excess(&self.limit, now, trip) == 0
+    }
+}
+
+/// The one of two limits of a bucket that never lets pass what the other does not.
+fn slower(old: &Limit, new: &Limit) -> Option<Limit> {
+    let within = |limit: &Limit, other: &Limit| limit.count <= other.count && limit.burst <= other.burst;
+    let of_two = if within(old, new) { Some(*old) } else { Some(*new).filter(|new| within(new, old)) };
+    of_two.filter(|limit| limit.algorithm == Algorithm::Gcra)
 }
 
 /// The tokens that a counter shows as lent or spent and that still count at `now`.
@@ -798,6 +840,50 @@ mod tests {
                 count.admit_at(&new.limits[0], SECOND, most + beyond, 0);
                 assert_eq!(count.excess(&new.limits[0], SECOND, 0), beyond, "{lent}");
             }
+        }
+    }
+
+    /// A rate is doubled, and a node that knows of that admits some. Others that do not know of it yet admit more, which
+    /// takes as long to leak as twice as many at the new rate, and then the first node spends what it was lent before.
+    #[test]
+    fn what_the_slower_of_two_limits_lets_pass_by_itself_is_not_too_much_for_the_other() {
+        let rule = |limit| Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
+        let (old, new) = (rule("45/3s burst 20"), rule("90/3s burst 20"));
+        // One more than the burst is for the rounding.
+        for (first, slow, last, seen) in [(0, 15, 6, 0), (0, 15, 7, 1), (15, 5, 1, 0), (15, 5, 2, 1), (15, 6, 1, 1)] {
+            let mut history = History::new("45/3s burst 20");
+            let mut checker = Bound::new(&history.setting());
+            checker.trip = 0;
+            for (rule, cost) in [(&old, 0), (&new, first), (&old, slow)] {
+                history.decided_by(&mut checker, 1, rule, cost, (Source::Lease, 0));
+            }
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.decided_by(&mut checker, 1, &new, last, (Source::Lease, 0));
+            assert_eq!(checker.violations().len(), seen, "{first} {slow} {last}: {:?}", checker.violations());
+        }
+    }
+
+    /// Of a rate that is halved, the new one is the slower. What was admitted before the change takes as long to leak as
+    /// by the old one. Where each of two limits has more of something, none is the slower.
+    #[test]
+    fn the_slower_of_two_limits_may_be_either_or_none() {
+        let limit = |limit| Limit::parse(limit).expect("a limit");
+        let (low, high) = (limit("45/3s burst 20"), limit("90/3s burst 20"));
+        assert_eq!((slower(&low, &high), slower(&high, &low)), (Some(low), Some(low)));
+        assert_eq!(slower(&low, &limit("90/3s burst 19")), None);
+        assert_eq!(slower(&limit("45/3s fixed"), &limit("90/3s fixed")), None, "it is no bucket");
+        let rule = |limit| Arc::new(Rule::of("p", &[limit]));
+        for (before, last, seen) in [(10, 16, 0), (10, 17, 1)] {
+            let mut history = History::new("90/3s burst 20");
+            let mut checker = Bound::new(&history.setting());
+            checker.trip = 0;
+            // Ten by the quicker one are five by the slower one.
+            for (limit, cost) in [(high, before), (low, 15), (high, 0)] {
+                history.decided_by(&mut checker, 1, &rule(limit), cost, (Source::Lease, 0));
+            }
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.decided_by(&mut checker, 1, &rule(high), last - 15, (Source::Lease, 0));
+            assert_eq!(checker.violations().len(), seen, "{last}: {:?}", checker.violations());
         }
     }
 
