@@ -297,6 +297,10 @@ impl Claims {
             account.lent.clear();
             (account.skew, account.open, account.shown_at) = (None, None, 0);
             account.buckets.clear();
+            // By the clock that it went by until now. By the store's next one that window may be open again.
+            if account.owes.0 <= now + doubt {
+                account.owes = (0, 0);
+            }
         }
         // An acquire ahead is not declared void, as the store could not tell the window of its tokens.
         let is_remembered = !order.window.is_next() && !TWO_VOID.when(account.voiding != 0);
@@ -775,6 +779,25 @@ mod tests {
         history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
         history.called(&mut checker, 3 * SECOND / 2, 2, 2);
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+
+    /// A share admitted three tokens by a clock that is a second ahead. The node drops the key when the window is over by
+    /// that clock, or earlier, and then hears a clock by which the window is open still, or again.
+    #[test]
+    fn a_debt_of_a_window_that_a_clock_behind_opens_again_is_owed_by_who_dropped_it_while_it_was_open() {
+        for (dropped, is_seen) in [(9 * SECOND / 4, false), (3 * SECOND / 2, true)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Claims::new(&history.leaping());
+            history.opened = SECOND;
+            history.called(&mut checker, SECOND / 3, 1, 4);
+            history.lent(&mut checker, SECOND / 3, SECOND, 1, 4);
+            history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
+            history.asks_under = 0;
+            history.called(&mut checker, dropped, 2, 1);
+            history.lent(&mut checker, dropped, 0, 2, 0);
+            history.called(&mut checker, 5 * SECOND / 2, 3, 1);
+            assert_eq!(!checker.violations().is_empty(), is_seen, "{dropped}: {:?}", checker.violations());
+        }
     }
 
     /// A node claims nothing of what it was lent. The node without room for its keys is this one, another one, or this
