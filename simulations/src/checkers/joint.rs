@@ -25,7 +25,7 @@ static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static PARTIAL: Exemption = Exemption::new(
     "two periods of a key of which the store lends to one node while another goes by its share, as a fault takes the store from some of the nodes",
-    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. Where messages are lost at random, or nodes are far from the store, so does a node of which a call about the key was not answered, for two periods and two seconds; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
+    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. Where messages are lost at random, nodes are far from the store, or a replica that has to confirm grants stands still for longer than a call may take, so does a node of which a call about the key was not answered, for two periods and two seconds; and of a node that is not run for a while, keys that it holds or has gone by its share of.",
 );
 static UNAWARE: Exemption = Exemption::new(
     "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, or has not gone by its share for so long, while others go by theirs",
@@ -64,8 +64,8 @@ static FORGOTTEN: Exemption = Exemption::new(
 );
 
 static RESET: Exemption = Exemption::new(
-    "what was admitted on shares and on what is set aside, in windows at hand, before a client reset the key",
-    "A reset asks for the whole limit anew, and what a share owes is owed no more. What the store had counted bound.rs excuses; this it had not.",
+    "what was admitted on shares and on what is set aside, in windows at hand, before a client reset the key; and what the node that was asked to has admitted of what is set aside for it until it heard of that",
+    "A reset asks for the whole limit anew, and what a share owes is owed no more. What the store had counted bound.rs excuses; this it had not. Nobody can tell whether what is admitted while a reset is under way comes before that or after.",
 );
 
 static MIXED: Exemption = Exemption::new(
@@ -154,6 +154,9 @@ pub(super) struct Joint {
     entitled: Map<u32, ()>,
     /// By key: the end of the latest window in which such tokens were admitted, and how many.
     aside: Map<u32, (u64, u64)>,
+    /// By node and key: the reset that the store has executed and whose answer has not arrived, and what of those the node
+    /// has admitted since.
+    resets: Map<(Life, u32), (u64, u64)>,
     asides: Asides,
     clocks: Clocks,
     trips: Trips,
@@ -398,10 +401,18 @@ fn settles(plan: &Plan) -> u64 {
     2 * longest + plan.redis.failover.0 + plan.redis.alone.0 + 2_000_000
 }
 
+/// Whether a replica that has to confirm grants may stand still for longer than a call may take: those that come meanwhile get no
+/// answer in time, and others do.
+fn confirms_too_late(plan: &Plan) -> bool {
+    let trip = 2 * (plan.network.latency.0 + 3 * plan.network.jitter.0) + plan.redis.script_cost.0;
+    let longest = trip + plan.redis.lag.0 + plan.redis.lag_stalls.0;
+    plan.daemon.confirm && plan.redis.replica && plan.redis.lag_stalls.0 > 0 && longest > plan.daemon.timeout.0
+}
+
 /// The faults of a plan that cut the store off from some of the nodes, until all have found it again. Faults that stop
 /// nodes are added when they begin.
 fn partial(plan: &Plan) -> Vec<Partial> {
-    let is_random = plan.network.loss > 0 || !plan.zones.is_empty();
+    let is_random = plan.network.loss > 0 || !plan.zones.is_empty() || confirms_too_late(plan);
     let always = Partial { from: 0, until: u64::MAX, nodes: u64::MAX, random: true };
     let is_partial = |what: &What| match what {
         What::Cut { nodes, .. } => !nodes.is_empty(),
@@ -438,6 +449,7 @@ impl Joint {
             heard: Map::default(),
             entitled: Map::default(),
             aside: Map::default(),
+            resets: Map::default(),
             asides: Asides::default(),
             clocks: Clocks::new(plan),
             trips: Trips::default(),
@@ -518,6 +530,15 @@ impl Joint {
         self.all.beside(key, now, |_, _| why.forgives(tokens));
     }
 
+    /// A node that has reset a key hears of it. Excuses what it has admitted since the store executed that of tokens set
+    /// aside for it, in present windows.
+    fn hears_of_reset(&mut self, life: Life, key: u32, id: u64, now: u64) {
+        let Some((_, since)) = self.resets.remove(&(life, key)).filter(|(reset, _)| *reset == id) else { return };
+        let Some((_, tokens)) = self.aside.get_mut(&key).filter(|(end, _)| now < *end) else { return };
+        *tokens = tokens.saturating_sub(since);
+        self.all.beside(key, now, |_, _| RESET.forgives(since));
+    }
+
     /// Excuses the admissions so far on shares, in present windows.
     fn excuse_shares(&mut self, key: u32, now: u64, rule: &Rule) {
         let counted = &mut self.keys.of(key).counted;
@@ -562,6 +583,9 @@ impl Joint {
             let is_same = *end == open || (is_bucket || is_sliding || is_from_first) && now < *end;
             *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
+            if let Some((_, since)) = self.resets.get_mut(&(life, request.key)) {
+                *since = if is_same { *since + request.cost } else { request.cost };
+            }
             return vec![0];
         }
         let key = self.keys.of(request.key);
@@ -727,9 +751,10 @@ impl Observer for Joint {
             {
                 self.lent(moment, (*node, *incarnation), *key, call, (grant.now.0, grant.granted));
             }
-            Seen::Executed { key, call, grant, stale: false, .. }
+            Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated =>
             {
+                self.resets.insert(((*node, *incarnation), *key), (call.id, 0));
                 self.excuse_aside(&RESET, *key, grant.now.0);
                 // Nor are shares' debts paid any more.
                 self.excuse_shares(*key, grant.now.0, &call.rule);
@@ -760,6 +785,9 @@ impl Observer for Joint {
                     second.hears_else(moment.at, left);
                 }
                 let Some(grant) = grant else { return };
+                if call.op == Op::Reset {
+                    self.hears_of_reset(life, *key, call.id, grant.now.0);
+                }
                 if matches!(call.op, Op::Acquire(_)) && !grant.outdated {
                     self.heard.insert((life, *key), grant.now.0);
                 }
@@ -802,6 +830,19 @@ mod tests {
 
     fn cut(nodes: &[u32]) -> What {
         What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both }
+    }
+
+    #[test]
+    fn a_replica_that_stands_still_loses_calls_where_it_has_to_confirm_them_in_less_time() {
+        let is_random = |confirm: bool, replica: bool, stalls: u64| {
+            let mut plan = Plan::default();
+            (plan.daemon.confirm, plan.redis.replica, plan.redis.lag_stalls) = (confirm, replica, Span::millis(stalls));
+            partial(&plan).iter().any(|partial| partial.random)
+        };
+        assert!(is_random(true, true, 60), "a call may take 50 ms");
+        assert!(!is_random(true, true, 30));
+        assert!(!is_random(true, true, 0));
+        assert!(!is_random(false, true, 60) && !is_random(true, false, 60), "nobody waits for it");
     }
 
     /// Three nodes under a fault, with `loss` of a thousand messages lost. Node 0 was lent something before, and node
@@ -1035,6 +1076,28 @@ mod tests {
             }
             history.check(&mut checker, at + 2, after, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
+        }
+    }
+
+    /// Two tokens set aside are admitted when the store has executed a reset that this node was asked for, or another one.
+    #[test]
+    fn what_is_admitted_before_a_node_hears_of_its_reset_is_forgiven_when_it_does() {
+        for (asked, hears, after, seen) in [(0, true, 11, 0), (0, true, 12, 1), (0, false, 10, 1), (1, true, 10, 1)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Joint::new(&history.setting());
+            for node in 0..2 {
+                history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 1 });
+            }
+            let at = SECOND / 10;
+            history.executed(&mut checker, 1, 1);
+            history.node = asked;
+            history.reset(&mut checker, at, 2);
+            history.check(&mut checker, at + 1, 2, Source::Share, true);
+            if hears {
+                history.hears_of_reset(&mut checker, at + 2, 2);
+            }
+            history.check(&mut checker, at + 3, after, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{asked} {hears} {after}: {:?}", checker.violations());
         }
     }
 

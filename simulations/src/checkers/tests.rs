@@ -454,6 +454,12 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
+    /// The node that has asked for that learns of it.
+    pub(super) fn hears_of_reset(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (&Call { op: Op::Reset, ..self.acquire(id, 1) }, Some(&self.grant(at, 0)));
+        self.see(observer, at, &Seen::Settled { node: self.node, incarnation: 1, key: 0, call, grant });
+    }
+
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
         let seen = Seen::Executed {
             master: 0,
