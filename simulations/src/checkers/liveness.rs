@@ -14,6 +14,7 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Judged, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
+use crate::plan::Plan;
 
 static SLOW_STORE: Exemption = Exemption::new(
     "a store that needs more than half of the timeout when all is well",
@@ -225,6 +226,10 @@ pub(super) struct Liveness {
     /// By node and key whose call got no answer: when the next call was answered, or `None` if none was yet.
     found_again: Map<(u32, u32), Option<u64>>,
     windows: BTreeMap<u32, Window>,
+    /// By policy: how much later clients that are denied at once ask again, once. And by the time at which one will: its node, key and cost,
+    /// and whether the limiter that sees all checks has admitted the first of the two.
+    returns: Map<u32, Vec<u64>>,
+    again: BTreeMap<u64, Vec<(Repeat, bool)>>,
     /// By key with tokens set aside: when each node was last asked for it, by its owner's clock.
     asked: Map<u32, BTreeMap<u32, u64>>,
     stretches: BTreeMap<u32, Stretch>,
@@ -240,6 +245,25 @@ pub(super) struct Liveness {
     of_group: Map<u64, u64>,
     judged: Judged,
     found: Found,
+}
+
+/// The node, the key and the cost of a check.
+type Repeat = (u32, u32, u64);
+
+fn of(request: &Request) -> Repeat {
+    (request.node, request.key, request.cost)
+}
+
+/// By policy: how long after a denial clients with patience ask again.
+fn returns(plan: &Plan) -> Map<u32, Vec<u64>> {
+    let mut returns: Map<u32, Vec<u64>> = Map::default();
+    for demand in plan.demand.iter().filter(|demand| demand.patience.0 > 0) {
+        let (later, of_policy) = (1 + demand.patience.0 / 2, returns.entry(demand.policy).or_default());
+        if !of_policy.contains(&later) {
+            of_policy.push(later);
+        }
+    }
+    returns
 }
 
 impl Liveness {
@@ -262,6 +286,8 @@ impl Liveness {
             unheard: BTreeMap::new(),
             found_again: Map::default(),
             windows: BTreeMap::new(),
+            returns: returns(plan),
+            again: BTreeMap::new(),
             asked: Map::default(),
             stretches: BTreeMap::new(),
             last: BTreeMap::new(),
@@ -314,8 +340,33 @@ impl Liveness {
         is_over && is_of_buckets && at - request.asked < self.timeout / 2
     }
 
-    /// Counts a check under a rule of any shape, for the comparison with one limiter that sees all checks.
-    fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+    /// Whether a client asks again with this check, which was denied and asked the same a moment ago. The one limiter that sees all checks
+    /// would not see both of them where it admits the first: then `Some(true)`.
+    fn repeats(&mut self, request: &Request) -> Option<bool> {
+        let due = self.again.get_mut(&request.asked)?;
+        let place = due.iter().position(|(repeat, _)| *repeat == of(request))?;
+        Some(due.swap_remove(place).1)
+    }
+
+    /// Notes that a client which was denied at once will ask again.
+    fn expect(&mut self, at: u64, request: &Request, by_ideal: bool) {
+        // Who comes again may wait for the store.
+        self.again = self.again.split_off(&at.saturating_sub(2 * self.timeout));
+        for later in self.returns.get(&request.policy).into_iter().flatten() {
+            self.again.entry(at + later).or_default().push((of(request), by_ideal));
+        }
+    }
+
+    /// Counts a check under a rule of any shape, for the comparison with one limiter that sees all checks. Returns whether that has admitted it.
+    /// `is_seen`: it has not admitted the same check a moment ago.
+    fn watch(
+        &mut self,
+        moment: Moment,
+        request: &Request,
+        rule: &Rule,
+        decision: &Decision,
+        (store, is_seen): (u64, bool),
+    ) -> bool {
         let span = PERIODS * rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
         let (node, asked) = self.last.insert(request.key, (request.node, moment.at)).unwrap_or((request.node, 0));
         if node != request.node {
@@ -335,9 +386,11 @@ impl Liveness {
         stretch.most = stretch.most.max(request.cost);
         stretch.ask(request.node, (moment.at - stretch.begun) * PERIODS * QUARTER / span);
         stretch.turned |= CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
-        stretch.due += if stretch.ideal.admit(store, request.cost) { request.cost } else { 0 };
+        let is_due = is_seen && stretch.ideal.admit(store, request.cost);
+        stretch.due += if is_due { request.cost } else { 0 };
         stretch.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
         self.stretches.insert(request.key, stretch);
+        is_due
     }
 
     fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch, wanted: u64) {
@@ -396,7 +449,7 @@ impl Observer for Liveness {
         if let Seen::Together { group, what, .. } = seen {
             self.together(moment.at, *group, what);
         }
-        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
+        let Seen::Answered { request, rule, decision, parked, store } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
         {
             return;
@@ -419,8 +472,11 @@ impl Observer for Liveness {
             return;
         }
         let is_aside = ASIDE.when(rule.is_entitled() && (self.loses || self.cramped));
-        if !is_aside {
-            self.watch(moment, request, rule, decision, store.0);
+        let repeats = self.repeats(request);
+        let is_seen = repeats != Some(true);
+        let by_ideal = !is_aside && self.watch(moment, request, rule, decision, (store.0, is_seen));
+        if decision.verdict == Verdict::Deny && !parked && repeats.is_none() {
+            self.expect(moment.at, request, by_ideal);
         }
         let Some(limit) = aligned(rule) else { return };
         let (number, passed) = (store.0 / limit.period.0, store.0 % limit.period.0);
@@ -443,8 +499,10 @@ impl Observer for Liveness {
             }
         }
         window.nodes |= 1 << (request.node % 64);
-        window.asked += request.cost;
-        window.late += if passed * 2 >= limit.period.0 { request.cost } else { 0 };
+        // A client that asks for the same again wants it once.
+        let wants = if repeats.is_some() { 0 } else { request.cost };
+        window.asked += wants;
+        window.late += if passed * 2 >= limit.period.0 { wants } else { 0 };
         window.several |= window.node != request.node;
         window.most = window.most.max(request.cost);
         window.whole &= !CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
@@ -476,6 +534,7 @@ impl Checker for Liveness {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::plan::Demand;
 
     fn checker(history: &History) -> Liveness {
         let mut setting = history.setting();
@@ -540,6 +599,27 @@ mod tests {
             history.check(&mut checker, at, 1, Source::Lease, step % 20 < admitted);
         }
         checker
+    }
+
+    /// Of 100 tokens a second clients want 95, and get 70. Those that are denied ask again 2.5 ms later, so that 120 checks come: more than the
+    /// limit has. The same where all of them are checks of different clients.
+    #[test]
+    fn who_asks_again_wants_no_more_than_before() {
+        for (patience, is_seen) in [(5, false), (0, true)] {
+            let mut history = History::new("100/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.calm = crate::span::Span::secs(20);
+            setting.plan.demand = vec![Demand { patience: crate::span::Span::millis(patience), ..Demand::default() }];
+            let mut checker = Liveness::new(&setting);
+            for step in 0..5 * 95 {
+                let (at, is_admitted) = (10 * SECOND + step / 95 * SECOND + step % 95 * 10_000, step % 95 < 70);
+                history.check(&mut checker, at, 1, Source::Lease, is_admitted);
+                if !is_admitted {
+                    history.check(&mut checker, at + 2_501, 1, Source::Lease, false);
+                }
+            }
+            assert_eq!(!checker.violations().is_empty(), is_seen, "{patience}: {:?}", checker.violations());
+        }
     }
 
     #[test]
