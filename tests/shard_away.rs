@@ -13,6 +13,7 @@ use rationd::core::limit::Limit;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::usage::{Count, PeerIndex, Usage};
 use rationd::store::memory::MemoryStore;
 
 use support::bench::{Bench, SECOND};
@@ -699,6 +700,54 @@ fn a_share_does_not_grow_where_a_store_that_is_back_has_yet_to_hear_of_others() 
     assert_eq!(bench.check(1), Some(Verdict::Allow));
     let call = bench.acquire();
     assert_eq!(bench.order(&call).need, 237, "95 % of a fourth");
+}
+
+/// What a node of two admits on its share in a second, of 100 tokens. In each second before that it was lent so many and spent 60, by the
+/// store's count was one of so many, and its peer reported so many.
+fn share_beside(lent: u64, nodes: u32, peer: u64) -> u64 {
+    let mut bench = Bench::new("100/1s fixed");
+    // What it holds it keeps until the window is over.
+    let settings = Settings { max_keys: 1_000, timeout: Micros(50_000), lease_ahead: false };
+    bench.shard = Shard::new(settings, 7, 1, 1, (bench.now, bench.store_now()));
+    bench.nodes = nodes;
+    for is_there in [true, true, true, true, true, false] {
+        let view = FleetView { live: 2, largest: 2, has_looked: true, heard: Some(bench.now), ..FleetView::UNKNOWN };
+        bench.shard.handle_fleet(view);
+        bench.used = 0;
+        bench.check(60);
+        let call = bench.acquire();
+        if is_there {
+            bench.grant(&call, lent);
+            assert_eq!(bench.replies(), [Verdict::Allow]);
+        } else {
+            bench.fail(&call, StoreError::Away { since: bench.now });
+        }
+        // The last report of the window before.
+        bench.advance(Micros(150_000));
+        let window = Timestamp(bench.store_time().0 / SECOND.0 * SECOND.0);
+        let count = Count { admitted: peer, refunded: 0 };
+        let usage = Usage { digest: Digest::of("test", &[0]), limit: 0, window, count, epoch: 0 };
+        bench.shard.handle_usage(bench.now, PeerIndex(1), &usage);
+        bench.advance(Micros(850_000));
+    }
+    let view = FleetView { live: 2, largest: 2, has_looked: true, heard: Some(bench.now), ..FleetView::UNKNOWN };
+    bench.shard.handle_fleet(view);
+    bench.advance(Micros(10_000));
+    (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count() as u64
+}
+
+/// A peer that has lost the store admits 45. All 60 that this node was lent it has spent, so that the peer may have been lent 40 of them. Or
+/// it was lent 80, and holds 20 when the window is over, which the peer was not lent either.
+#[test]
+fn a_share_is_reckoned_beside_all_that_a_peer_cannot_have_been_lent() {
+    assert_eq!([share_beside(60, 2, 45), share_beside(80, 2, 45)], [52, 41]);
+}
+
+/// Of what was unused in each window either of two nodes has a half, also where the store does not count the peer, because that has a share
+/// and does not ask.
+#[test]
+fn what_was_unused_is_divided_among_all_that_have_told_of_the_key() {
+    assert_eq!([share_beside(60, 2, 20), share_beside(60, 1, 20)], [65, 65]);
 }
 
 #[test]

@@ -122,6 +122,8 @@ pub(super) struct WindowUsage {
     pub(super) at: Timestamp,
     /// What this node has done in it. Final once the window has ended; until then only refunds are recorded here.
     pub(super) own: Count,
+    /// What the store lent this node of it that nobody was admitted with. Nor was any other node lent that.
+    pub(super) unspent: u64,
     /// Tokens of `own.refunded` that the store takes back. The others are back in this node's lease or share.
     pub(super) refunded_in_store: u64,
     /// What this node has last reported of it, when, and how often since the window ended without a change.
@@ -149,6 +151,11 @@ impl WindowUsage {
     /// Tokens that peers are known to have admitted.
     pub(super) fn peers(&self) -> u64 {
         self.sum
+    }
+
+    /// How many peers have reported on it.
+    pub(super) fn reporters(&self) -> u32 {
+        self.peers.len() as u32 // no more than `MOST_ORIGINS`
     }
 
     /// Tokens that peers and this node, whose count is `own`, are known to have admitted and not taken back. What a

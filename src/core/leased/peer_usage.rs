@@ -75,10 +75,10 @@ impl PeerUsage {
         self.windows()?[index].get(at)
     }
 
-    /// Records that this node has used at least so much of a window.
-    pub(super) fn note_own(&mut self, index: usize, at: Timestamp, count: Count) {
+    /// Records that this node has used at least so much of a window, and what it holds of it unspent.
+    pub(super) fn note_own(&mut self, index: usize, at: Timestamp, count: Count, unspent: u64) {
         if let Some(window) = self.windows_mut().get_mut(index).and_then(|history| history.enter(at)) {
-            window.own = window.own.max_of(count);
+            (window.own, window.unspent) = (window.own.max_of(count), unspent);
         }
     }
 

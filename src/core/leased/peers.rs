@@ -64,8 +64,9 @@ impl LeasedKey {
         if !self.rare.peers.is_kept() || counter.is_unopened() || !has_windows(&self.view.rule().limits[index]) {
             return;
         }
-        let count = self.admitted(index);
-        self.rare.peers.note_own(index, self.view.counter(index).at, count);
+        let (count, at) = (self.admitted(index), self.view.counter(index).at);
+        let unspent = self.holdings.lease().held_of(index, at);
+        self.rare.peers.note_own(index, at, count, unspent);
     }
 
     /// Records what this node has admitted in windows that are over at this time of the store's clock.
@@ -314,21 +315,25 @@ impl LeasedKey {
         let quiet = self.view.heard().map_or(0, passed);
         let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
+        // What this node was lent and has not spent no other node was lent either.
         let beyond = |windows: u64| {
-            let peers = back(windows).map_or(0, WindowUsage::peers);
-            own(windows).saturating_add(peers).saturating_sub(limit.count)
+            let (peers, unspent) = back(windows).map_or((0, 0), |window| (window.peers(), window.unspent));
+            own(windows).saturating_add(unspent).saturating_add(peers).saturating_sub(limit.count)
         };
         // In the window in which other nodes lost the store, they admitted only a part of their shares, and this node was lent what they no
         // longer leased. Reckoned beside that part alone, its own share would be too large: so it is reckoned beside the most that any of these
         // windows shows beyond the limit.
-        let most_beyond = (1..*ends.end() + MEAN).map(beyond).max().unwrap_or(0);
+        let last_of_all = *ends.end() + MEAN;
+        let most_beyond = (1..last_of_all).map(beyond).max().unwrap_or(0);
         let followed = |windows: u64| {
             let beyond = if beyond(windows) > 0 { most_beyond } else { 0 };
             beside_shares(limit.count, own(windows), beyond)
         };
         let least = ends.clone().map(|last| mean(&followed, last) / MEAN).min().unwrap_or(0);
         let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
-        let known = everybody.then_some((most, self.view.nodes()));
+        // The store counts those that ask it. Who lives on a share does not, and has a part of what was unused, too.
+        let reporters = (1..last_of_all).filter_map(back).map(WindowUsage::reporters).max().unwrap_or(0);
+        let known = everybody.then_some((most, self.view.nodes().max(reporters + 1)));
         fleet.part_ppm(limit.count, PastUsage { own: least, fleet: known, counted: self.view.nodes() })
     }
 
