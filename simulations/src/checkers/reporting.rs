@@ -78,7 +78,7 @@ fn is_trifle(rule: &Rule, aside: u64, nodes: u32) -> bool {
     let is_plain = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) && rule.account_units() > 1;
     let smallest = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0);
     let trifle = smallest / (TRIFLE_PART * u64::from(nodes.max(1)));
-    is_plain && trifle > 0 && aside <= trifle
+    is_plain && trifle > 1 && aside <= trifle
 }
 
 /// The checker.
@@ -288,7 +288,7 @@ mod tests {
         }
         let rule = |limit: &str| Rule::of("api", &[rationd::core::limit::Limit::parse(limit).unwrap()]);
         assert!(is_trifle(&rule("600/1m"), 3, 2) && !is_trifle(&rule("600/1m"), 4, 2));
-        assert!(!is_trifle(&rule("99/1m"), 0, 1), "a bucket of which a hundredth is no token has no trifle");
+        assert!(!is_trifle(&rule("199/1m"), 0, 1), "a single token is none");
     }
 
     /// A fault alone excuses none, and a call without an answer excuses its node.

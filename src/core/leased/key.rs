@@ -60,6 +60,10 @@ const MOST_TENTHS: u64 = 7;
 /// as spent, so that others could use less of the bucket.
 const TRIFLE_PART: u64 = 100;
 
+/// A single token is no trifle: leased ahead it serves one check more, and an owner with one left would lease anew for all that ask it instead
+/// of renewing (seldom-buckets-owners: 173 calls per 1000 checks instead of 152).
+const LEAST_TRIFLE: u64 = 2;
+
 /// Nobody misses a trifle where this fraction of the bucket is left. Where less is, the bucket may run out before the trifle has leaked away.
 const TRIFLE_LEFT_PART: u64 = 2;
 
@@ -475,7 +479,7 @@ impl LeasedKey {
             capacity if counter.left(limit, latest) < capacity / TRIFLE_LEFT_PART => 0,
             capacity => capacity / parts,
         });
-        of_each.min().unwrap_or(0)
+        of_each.min().filter(|trifle| *trifle >= LEAST_TRIFLE).unwrap_or(0)
     }
 
     /// Whether the store sets no more than a trifle aside for this node: then no call says what became of it, and it counts as spent when
