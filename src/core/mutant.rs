@@ -50,7 +50,7 @@ mutants! {
     SpendingTimerLost, "spending-timer-lost":
         "What was spent of a bucket is reported only with the next call, and charged as if it were spent later: reported.";
     AllOfItIsATrifle, "all-of-it-is-a-trifle":
-        "Nothing says what became of tokens of a bucket that is half full, however many they are: reported.";
+        "No call says what became of tokens of a bucket, however many they are: reported.";
     ExpiredNotSettled, "expired-not-settled":
         "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
     PartialAsWhole, "partial-as-whole":

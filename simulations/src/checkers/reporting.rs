@@ -280,7 +280,7 @@ mod tests {
         for (limit, seen) in [("300/1m", 0), ("299/1m", 1), ("600/1m", 0), ("300/10s", 1), ("300/1m fixed", 0)] {
             let mut history = History::new(limit);
             let mut checker = Reporting::new(&history.setting());
-            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
             history.lent(&mut checker, 1, 0, 1, 4);
             history.check(&mut checker, 2, 2, Source::Lease, true);
             history.check(&mut checker, 50 * SECOND, 1, Source::Share, true);

@@ -487,7 +487,7 @@ impl LeasedKey {
     pub(super) fn is_trifling(&self, now: Instant) -> bool {
         let trifle = self.trifle(now);
         let lent = self.view.rule().limits.iter().enumerate().map(|(index, _)| self.view.lent(index)).max();
-        trifle > 0 && (lent.unwrap_or(0) <= trifle || on(Mutant::AllOfItIsATrifle))
+        trifle > 0 && lent.unwrap_or(0) <= trifle || on(Mutant::AllOfItIsATrifle)
     }
 
     /// The awaited answer should have come long ago, by the time that calls take now. Nobody waits for it any longer,
