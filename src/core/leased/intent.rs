@@ -693,10 +693,7 @@ mod tests {
 
     #[test]
     fn what_was_spent_of_a_bucket_is_told_before_it_counts_as_later() {
-        let mut key = key("100/1s", 40);
-        key.view.note_lent(0, None, 40, &key.order(NOW));
-        assert!(key.holdings.spend(NOW, 40));
-        key.note_spent(NOW, 40);
+        let key = key_that_spent("100/1s", 40, 40);
         let closing = closes(&key).time().expect("an account closes");
         assert_eq!(look(&key, closing, true, || false), Intent::Report);
     }
