@@ -132,18 +132,16 @@ else
   if believes > WHOLE then believes = WHOLE end
   if demand > MOST then demand = MOST end
   local frees = frees_until >= now
-  -- While silent nodes are charged, the bucket leaks more slowly, so it has not forgotten as much of what was spent some time ago
-  -- as its whole rate would say: what is reported as spent counts as spent now.
-  local is_late = silent > 0 or now < late_until
   if frees then
-    if silent > 0 then
+    if is_charged then
       late_until = now + 2 * PERIOD
       if limit.at > 0 then
         local latest = now + (limit.prev > limit.depth and limit.prev or limit.depth)
         limit.at = limit.at + charge < latest and limit.at + charge or latest
       end
     end
-    charged_until, charge = now, 0
+    if charged_until < now then charged_until = now end
+    charge = 0
     if lapsed_parts > 0 then
       --=burst_of lapsed_parts
       --=spend tokens_of, now

@@ -120,7 +120,7 @@ elseif epoch_now and knows then
   -- gcra: closes the account, and opens it anew with what this node keeps. A later acquire has done so already.
   if has_gcra and id > acquire_id then
 --<bucket
-    if silent > 0 or now < late_until then limit.x = 0 end
+    if is_late then limit.x = 0 end
 -->
     if has_record then
       --=close held, amount, most

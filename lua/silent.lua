@@ -2,9 +2,10 @@
 -- lib.lua. Only scripts for one bucket of which parts are set aside have it, so it costs the others nothing.
 --
 -- A node is silent when it has called neither in this period of accounts nor in the one before. Nothing is withheld for a node that
--- calls. From its first silent period on, its part of the burst is lent to nobody else, accounts are renewed only up to what that leaves,
--- and the bucket is charged its part of the rate. Its share begins to fill, from empty, a period later, when all that
--- was not renewed has been charged. So what is lent and what silent nodes hold fits into the bucket at every moment.
+-- calls. From its first silent period on, its part of the burst is lent to nobody else, and accounts are renewed only up to what that
+-- leaves. Its share begins to fill, from empty, a period later, when all that was not renewed has been charged. From then on the
+-- bucket is charged its part of the rate, and already in its first silent period if others were silent before that began. So
+-- what is lent and what silent nodes hold fits into the bucket at every moment.
 --
 -- Fields   b        generation, parts given in this generation, in the one before, demand of this one, of the one before, period,
 --                   parts of those who have called in it, in the one before, until when the bucket was charged for silent
@@ -63,7 +64,12 @@ if part_of ~= generation and part_of + 1 ~= generation then
   part_of, part_held, part_given, part_demand = 0, 0, 0, 0
 end
 if called_in ~= lent_period then
-  called_before = called_in + 1 == lent_period and called_now or 0
+  local follows = called_in + 1 == lent_period
+  local called = follows and called_now + called_before or called_in + 2 == lent_period and called_now or 0
+  -- Who was not silent when the period before ended has a share that is empty until this one ends. If that is so of all nodes, this
+  -- period is charged to nobody.
+  if charged_until > 0 and called >= entitled_now + entitled_before then charged_until = (lent_period + 1) * UNIT end
+  called_before = follows and called_now or 0
   called_now, called_in = 0, lent_period
 end
 
@@ -88,6 +94,10 @@ if silent < 0 then silent = 0 elseif silent > WHOLE then silent = WHOLE end
 --<bucket
 local silent, tokens_of, not_kept, over = 0, 0, 0, 0
 --=count_silent 0
+-- While silent nodes are charged, the bucket leaks more slowly, so it has not forgotten as much of what was spent some time ago
+-- as its whole rate would say: what is reported as spent counts as spent now.
+local is_charged = silent > 0 and charged_until <= now
+local is_late = is_charged or now < late_until
 local calls_in_time = part_called == lent_period or part_called + 1 == lent_period
 -- What silent nodes may have spent since then.
 local charge = 0

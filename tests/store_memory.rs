@@ -592,9 +592,11 @@ fn who_falls_silent_leaves_its_part_of_a_bucket_to_nobody() {
     bench.pass(SILENT);
     let told = bench.claim("a", claim(100, known[0], Frees::AtAnyTime));
     assert_eq!((told.granted, told.counters[0].used), (52, 48), "47.5 tokens are the part of b");
-    // In a second ten come, of which b has 4.75.
-    bench.pass(SECOND);
-    assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, 5);
+    // In a second ten come, of which b has 4.75 from the next period on. In this one its share is empty.
+    for granted in [10, 10, 5, 5] {
+        bench.pass(SECOND);
+        assert_eq!(bench.claim("a", claim(100, known[0], Frees::AtAnyTime)).granted, granted);
+    }
     let owes = |owes| {
         let Op::Acquire(ask) = claim(0, known[1], Frees::AtAnyTime) else { unreachable!() };
         let claim = ask.claim.map(|claim| Claim { owes, ..claim });
@@ -606,6 +608,28 @@ fn who_falls_silent_leaves_its_part_of_a_bucket_to_nobody() {
         8,
         "b is back, and has spent all but 8"
     );
+}
+
+#[test]
+fn who_falls_silent_beside_silent_nodes_is_charged_for_at_once() {
+    let mut bench = Bench::new(&["10/1s burst 100"]);
+    Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
+    let mut known = [0; 3];
+    let mut ask = |bench: &mut Bench, node: usize, tokens| {
+        let told = bench.claim(["a", "b", "c"][node], claim(tokens, known[node], Frees::AtAnyTime));
+        known[node] = told.entitled;
+        told.granted
+    };
+    for _ in 0..4 {
+        (0..3).for_each(|node| _ = ask(&mut bench, node, 0));
+    }
+    bench.pass(Micros(2_000_000));
+    (0..2).for_each(|node| _ = ask(&mut bench, node, 0));
+    // The part of each is 31 tokens and two thirds. Now c is silent, and is not charged for: its share is empty.
+    assert_eq!(ask(bench.pass(Micros(2_000_000)), 0, 30), 30);
+    // Now b is silent, too, and 10 of the 30 are left. In two seconds 20 come, of which b and c have 12.7, so that 2.7 are left.
+    assert_eq!(ask(bench.pass(Micros(2_000_000)), 0, 0), 0);
+    assert_eq!(ask(bench.pass(Micros(2_000_000)), 0, 100), 100 - 64 - 3);
 }
 
 #[test]

@@ -149,7 +149,7 @@ const ENTITLED: [Mutant; 11] = [
     Mutant::InheritedPermitsForgotten,
     Mutant::PermitsKeptThoughHandedBack,
 ];
-const ENTITLED_SCRIPTS: [&str; 12] = [
+const ENTITLED_SCRIPTS: [&str; 13] = [
     "set-aside-for-nobody",
     "silent-before-forgotten",
     "called-in-another-window",
@@ -159,6 +159,7 @@ const ENTITLED_SCRIPTS: [&str; 12] = [
     "stranger-frees-entitlement",
     "silent-part-lent",
     "silent-rate-lent",
+    "silent-charged-late",
     "all-renewed-beside-silent",
     "lowered-part-freed",
     "owed-not-charged",
@@ -196,7 +197,7 @@ const LENDING: [Mutant; 25] = [
     Mutant::WaitsForPeersAlone,
 ];
 
-static SCRIPTS: [ScriptBug; 55] = [
+static SCRIPTS: [ScriptBug; 56] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -244,6 +245,11 @@ static SCRIPTS: [ScriptBug; 55] = [
         name: "silent-rate-lent",
         about: "What comes into a bucket for silent nodes is lent to the others: bound.",
         edits: &[("charge = charge * silent + WHOLE - 1", "charge = 0")],
+    },
+    ScriptBug {
+        name: "silent-charged-late",
+        about: "Nobody is charged for nodes that have fallen silent until a period after their shares begin to fill: bound.",
+        edits: &[("charged_until = (lent_period + 1) * UNIT", "charged_until = (lent_period + 2) * UNIT")],
     },
     ScriptBug {
         name: "all-renewed-beside-silent",

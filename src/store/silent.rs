@@ -67,6 +67,16 @@ impl Silent {
             part = Part { called: part.called, ..Part::default() };
         }
         if sums.window != period {
+            let called = match period.wrapping_sub(sums.window) {
+                1 => sums.called[0] + sums.called[1],
+                2 => sums.called[0],
+                _ => 0,
+            };
+            // Who was not silent when the period before ended has a share that is empty until this one ends. If that is
+            // so of all nodes, this period is charged to nobody.
+            if sums.charged_until > 0 && called >= sums.entitled[0] + sums.entitled[1] {
+                sums.charged_until = (period + 1) * gcra::UNIT.0;
+            }
             sums.called = [0, if sums.window + 1 == period { sums.called[0] } else { 0 }];
             sums.window = period;
         }
@@ -133,7 +143,11 @@ impl Silent {
     /// are charged, the bucket leaks more slowly than its rate, so less of earlier spending has leaked away than its
     /// age would say.
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
-        self.is_any() || now.0 < self.sums.late_until
+        self.is_charged(now) || now.0 < self.sums.late_until
+    }
+
+    fn is_charged(&self, now: Timestamp) -> bool {
+        self.is_any() && self.sums.charged_until <= now.0
     }
 
     /// What an acquire charges for silent nodes: time for those that may still be spending, and tokens for those whose
@@ -143,10 +157,10 @@ impl Silent {
         if !self.frees {
             return (Micros::ZERO, 0);
         }
-        if self.is_any() {
+        if self.is_charged(now) {
             self.sums.late_until = now.0 + periods.0;
         }
-        self.sums.charged_until = now.0;
+        self.sums.charged_until = self.sums.charged_until.max(now.0);
         (std::mem::take(&mut self.charge), burst_of(self.burst, self.lapsed))
     }
 
