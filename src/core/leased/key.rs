@@ -433,13 +433,18 @@ impl LeasedKey {
 
     /// A limit is under pressure, as far as is known.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
+        self.is_left_less(now, PRESSED_TENTHS)
+    }
+
+    /// Of a limit fewer tenths are left than these, as far as is known; and of a bucket too few for a few checks of each node.
+    pub(super) fn is_left_less(&self, now: Instant, tenths: u64) -> bool {
         let latest = self.view.clock().latest(now);
         let few_of_each =
             self.demand.tuner().mean_cost().saturating_mul(FEW_CHECKS * u64::from(self.view.nodes().max(1)));
         self.view.limits().any(|(limit, counter)| {
             let left = counter.left(limit, latest);
-            let tenths = left.saturating_mul(10) < limit.capacity().saturating_mul(PRESSED_TENTHS);
-            tenths && (limit.algorithm != Algorithm::Gcra || left < few_of_each)
+            let is_less = left.saturating_mul(10) < limit.capacity().saturating_mul(tenths);
+            is_less && (limit.algorithm != Algorithm::Gcra || left < few_of_each)
         })
     }
 

@@ -15,6 +15,7 @@
 //! | `advance.rs` | what the key does: the only file from which calls, asks and replies leave |
 //! | `wish.rs` | what an input wishes of it |
 //! | `intent.rs` | what it wants of the store, and why |
+//! | `surplus.rs` | what it hands back because others need it more |
 //! | `timers.rs` | when it must be looked at again |
 //! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |
 //! | `loans.rs` | what a peer is lent |
@@ -72,6 +73,7 @@ mod reckoning;
 mod reporting;
 mod requests;
 mod store_view;
+mod surplus;
 mod timers;
 mod wish;
 
