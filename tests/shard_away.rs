@@ -632,6 +632,26 @@ fn who_owes_nothing_is_lent_nothing_until_others_have_paid_theirs() {
     assert!(bench.order(&call).want > 0, "by now all have");
 }
 
+/// Of a bucket of 100 a second, the part of one of twenty nodes fills by a token in 211 ms, and that of all of them in 11 ms.
+#[test]
+fn who_owes_nothing_of_a_bucket_is_lent_nothing_until_others_have_paid_theirs() {
+    for (nodes, waits) in [(20, true), (1, false)] {
+        let mut bench = Bench::new("100/1s");
+        bench.nodes = nodes;
+        bench.check(1);
+        let call = bench.acquire();
+        bench.grant(&call, 1);
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(Micros(251_000));
+        bench.check(100);
+        let call = bench.acquire();
+        let order = bench.order(&call);
+        assert_eq!((order.need, order.want) == (0, 0), waits, "{nodes} nodes, {order:?}");
+    }
+}
+
 #[test]
 fn what_a_share_has_left_is_kept_until_others_have_paid_theirs() {
     let (mut bench, call) = on_its_share();

@@ -14,9 +14,8 @@ use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Micros, StoredTime, Timestamp};
 
-/// The part of a limit, in millionths, that all nodes together may admit while the store is away. More would leave less room for what
-/// nodes without the store cannot know: how far their clocks have drifted, and who has just come. With less, more is denied
-/// in an outage than need be.
+/// The part of a limit, in millionths, that all nodes together may admit while the store is away. More would leave less room for what nodes
+/// without the store cannot know: how far their clocks have drifted, and who has just come. With less, more is denied in an outage than need be.
 pub(super) const SAFE_PPM: u64 = 950_000;
 
 /// All of a limit, in the millionths in which parts of it are counted.
@@ -89,8 +88,7 @@ struct Budget {
     tat: Option<StoredTime>,
 }
 
-/// This node's part of a limit, in millionths, when `nodes` use the key, and nothing more is known of how they use
-/// it.
+/// This node's part of a limit, in millionths, when `nodes` use the key, and nothing more is known of how they use it.
 #[must_use]
 pub fn share_ppm(nodes: u32) -> u64 {
     SAFE_PPM / u64::from(if on(Mutant::ShareOfOne) { 1 } else { nodes.max(1) })
@@ -104,8 +102,7 @@ impl FallbackBudget {
         Self { since, unanswered: Some(since), lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
     }
 
-    /// The budget of a key whose store server has been away for longer. What was spent before `since` is forgotten,
-    /// so the budget begins anew.
+    /// The budget of a key whose store server has been away for longer. What was spent before `since` is forgotten, so the budget begins anew.
     #[must_use]
     pub fn open_late(rule: &Rule, since: Timestamp) -> Self {
         Self { late: true, ..Self::open(rule, since) }
@@ -196,8 +193,7 @@ impl FallbackBudget {
         Some(ready)
     }
 
-    /// What was admitted here and is not paid yet: in windows that are still open, and in the sliding window before as far
-    /// as it still weighs.
+    /// What was admitted here and is not paid yet: in windows that are still open, and in the sliding window before as far as it still weighs.
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = limits_of(rule).zip(&self.limits);
@@ -310,9 +306,9 @@ impl FallbackBudget {
         self.unanswered = self.unanswered.min(sent);
     }
 
-    /// Whether nodes may have admitted something on their shares since the store was lost, and in a window that is still open, or will
-    /// before they have found the store, which is at `found` at the latest. A share needs tokens of every limit, so while one of them
-    /// releases none, nobody owes anything.
+    /// Whether nodes may have admitted something on their shares since the store was lost, and in a window that is still open, or will before they
+    /// have found the store, which is at `found` at the latest. A share needs tokens of every limit, so while one of them releases none, nobody
+    /// owes anything. Of buckets alone nobody owes anything before all shares together have filled by a token.
     #[must_use]
     pub fn spans(&self, rule: &Rule, now: Timestamp, found: Timestamp) -> bool {
         let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
@@ -320,9 +316,14 @@ impl FallbackBudget {
             |limit: &Limit, by: Timestamp| self.unanswered.is_none_or(|first| part(limit, by) > part(limit, first));
         // Windows that open with their first request begin anew with the first grant, so nothing is owed of them alone.
         let is_aligned = |limit: &Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+        let all = Budget { ppm: SAFE_PPM, ..Budget::default() };
+        let fills = |limit: &Limit| self.unanswered.is_none_or(|first| first + all.interval(limit, 1) <= found);
         let releases = |limit: &Limit| limit.algorithm == Algorithm::Gcra || has_turned(limit, found);
-        rule.limits.iter().any(|limit| is_aligned(limit) && has_turned(limit, now))
-            && (rule.limits.iter().all(releases) || on(Mutant::NobodyIsOwed))
+        let is_owed = match rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra) {
+            true => rule.limits.iter().all(fills),
+            false => rule.limits.iter().any(|limit| is_aligned(limit) && has_turned(limit, now)),
+        };
+        is_owed && (rule.limits.iter().all(releases) || on(Mutant::NobodyIsOwed))
     }
 
     /// Takes back up to `cost` that was admitted here `then` and is not paid. Returns how much. Of limits whose window has ended since
@@ -470,8 +471,7 @@ impl Budget {
         }
     }
 
-    /// The first time from `from` on at which `cost` fits; `None` when the share never has so much, so that the store
-    /// must come back first.
+    /// The first time from `from` on at which `cost` fits; `None` when the share never has so much, so that the store must come back first.
     fn ready(
         &self,
         limit: &Limit,
@@ -629,8 +629,7 @@ impl Budget {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// The fewest slices, at least one, of which the share is so much; `None` when the share of the whole window is
-    /// less.
+    /// The fewest slices, at least one, of which the share is so much; `None` when the share of the whole window is less.
     fn slices(&self, limit: &Limit, tokens: u64) -> Option<u64> {
         let (share, period) = (self.share(limit), limit.period.0);
         if tokens > share {
@@ -681,9 +680,8 @@ fn limits_of(rule: &Rule) -> impl Iterator<Item = Limit> + '_ {
     })
 }
 
-/// Whether a node that is alone with the key counts on from the store's last answer in this window, which is
-/// otherwise released by the minute. Windows that open with their first request are excluded, because they end at
-/// other times here than in the store.
+/// Whether a node that is alone with the key counts on from the store's last answer in this window, which is otherwise released by the minute.
+/// Windows that open with their first request are excluded, because they end at other times here than in the store.
 pub(super) fn is_counted(limit: &Limit) -> bool {
     limit.period.0 > SLICE && matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding)
 }

@@ -464,8 +464,12 @@ impl LeasedKey {
         let is_over = self.rare.outage.phase().lends_from().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
         let found = clock + GRACE + GRACE;
+        // A bucket's share fills all the time, so a node would wait for others after each moment in which the store stood still. Where the store
+        // has counted this node alone, it need not.
+        let is_alone = self.view.is_of_buckets() && self.view.nodes() == 1;
         self.is_away(now)
             && !is_over
+            && !is_alone
             && self.rare.outage.budget().is_some_and(|budget| budget.spans(self.view.rule(), clock, found))
     }
 

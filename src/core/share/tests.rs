@@ -334,6 +334,12 @@ fn nobody_owes_anything_while_one_of_the_limits_releases_no_share() {
         ("100/1s fixed & 100/1s", 11, 13, true),
         ("100/1s fixed & 5000/1m fixed from-first", 11, 13, false),
         ("100/1s fixed from-first", 11, 13, false),
+        // A token of `5/1m` comes in 12 s, and one of 95 % of it in 12.6 s.
+        ("100/1s", 10, 12, true),
+        ("5/1m", 20, 22, false),
+        ("5/1m", 21, 23, true),
+        ("100/1s & 5/1m", 20, 22, false),
+        ("100/1s & 5/1m", 21, 23, true),
     ] {
         assert_eq!(spans(limits, now, found), owed, "{limits} at {now} s");
     }
