@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
@@ -54,6 +55,11 @@ static LAST_OF_SEVERAL: Exemption = Exemption::new(
     "The keys of a request wait one after another, until one deadline: the store had less time than it needs, and the check passes on credit.",
 );
 
+static ASKED_PEER: Exemption = Exemption::new(
+    "the first check of a bucket for which a peer was asked in vain, where a replica that has to confirm grants stands still, and the store was asked later than a trip and half of the timeout before the end of the check",
+    "A peer is waited for during half of the timeout, and then the store waits for its replica for as long: its answer comes too late, and the check passes on credit.",
+);
+
 static HALF: Exemption = Exemption::new(
     "of several limits the use of one half instead of a quarter",
     "Each of them lets lapse what nodes hold when its window ends.",
@@ -89,6 +95,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &STALLS,
         &CRAMPED,
         &LAST_OF_SEVERAL,
+        &ASKED_PEER,
         &HALF,
         &LEFT,
         &ASIDE,
@@ -243,6 +250,10 @@ pub(super) struct Liveness {
     /// When each request of several keys that has not ended began, and to which of them a check belongs.
     groups: Map<u64, u64>,
     of_group: Map<u64, u64>,
+    /// For how long a grant is under way while a replica that has to confirm it stands still; `None` where none does.
+    confirms_in: Option<u64>,
+    /// By node and key: when a peer was last asked, and when the store was asked first after that.
+    peers: Map<(u32, u32), (u64, Option<u64>)>,
     judged: Judged,
     found: Found,
 }
@@ -275,6 +286,7 @@ impl Liveness {
         let trip = trip + plan.zones.iter().map(|zone| zone.store.0).max().unwrap_or(0);
         let confirms = plan.daemon.confirm && plan.redis.replica;
         let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 2;
+        let stands_still = confirms && plan.daemon.owners && plan.redis.lag_stalls.0 > 0;
         Self {
             loses: setting.plan.network.loss > 0 || !setting.plan.faults.is_empty(),
             from,
@@ -297,6 +309,8 @@ impl Liveness {
             timeout: plan.daemon.timeout.0,
             groups: Map::default(),
             of_group: Map::default(),
+            confirms_in: stands_still.then_some(trip + plan.daemon.timeout.0 / 2),
+            peers: Map::default(),
             judged: Judged::default(),
             found: Found::default(),
         }
@@ -338,6 +352,18 @@ impl Liveness {
         let is_over = begun.is_some_and(|begun| at + DRIFT >= begun + self.timeout);
         let is_of_buckets = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
         is_over && is_of_buckets && at - request.asked < self.timeout / 2
+    }
+
+    /// Whether the store was asked about a bucket so late, because a peer had been asked before, that its answer came too late where it waited
+    /// for a replica.
+    fn was_asked_late(&self, at: u64, request: &Request, rule: &Rule) -> bool {
+        let is_of_buckets = rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
+        let is_over = at + DRIFT >= request.asked + self.timeout;
+        let asked = self.peers.get(&(request.node, request.key)).filter(|(peer, _)| *peer >= request.asked);
+        let (Some(confirms_in), Some((_, store))) = (self.confirms_in, asked) else { return false };
+        is_of_buckets
+            && is_over
+            && store.is_none_or(|store| store + confirms_in + DRIFT >= request.asked + self.timeout)
     }
 
     /// Whether a client asks again with this check, which was denied and asked the same a moment ago. The one limiter that sees all checks
@@ -415,7 +441,7 @@ impl Observer for Liveness {
     }
 
     fn ignores(&self, topic: Topic) -> bool {
-        !self.stalls && topic == Topic::Called || topic == Topic::Executed
+        !self.stalls && self.confirms_in.is_none() && topic == Topic::Called || topic == Topic::Executed
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -449,6 +475,17 @@ impl Observer for Liveness {
         if let Seen::Together { group, what, .. } = seen {
             self.together(moment.at, *group, what);
         }
+        match seen {
+            Seen::PeerAsked { node, key, .. } if self.confirms_in.is_some() => {
+                self.peers.insert((*node, *key), (moment.at, None));
+            }
+            Seen::Called { node, key, call, sent: true } if matches!(call.op, Op::Acquire(_)) => {
+                if let Some((_, store)) = self.peers.get_mut(&(*node, *key)) {
+                    store.get_or_insert(moment.at);
+                }
+            }
+            _ => {}
+        }
         let Seen::Answered { request, rule, decision, parked, store } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
         {
@@ -463,7 +500,10 @@ impl Observer for Liveness {
         let waits = found.is_some_and(|found| moment.at < found + GRACE + 2 * longest);
         let is_judged = back && !STALLS.when(is_unheard) && !LATER.when(waits);
         self.judged.answers += u64::from(is_judged);
-        let is_late = || LAST_OF_SEVERAL.when(self.had_no_time(moment.at, request, rule));
+        let is_late = || {
+            LAST_OF_SEVERAL.when(self.had_no_time(moment.at, request, rule))
+                || ASKED_PEER.when(decision.verdict == Verdict::Allow && self.was_asked_late(moment.at, request, rule))
+        };
         if is_judged && alone && !(decision.source == Source::Share && is_late()) {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
@@ -533,7 +573,7 @@ impl Checker for Liveness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, peer_ask};
     use crate::plan::Demand;
 
     fn checker(history: &History) -> Liveness {
@@ -588,6 +628,56 @@ mod tests {
             history.answer(&mut checker, at, &request, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{limit} {began} {asked}: {:?}", checker.violations());
         }
+    }
+
+    /// A check asks a peer for 25 ms of its 50, and then the store, which waits for its replica for 25 ms.
+    #[test]
+    fn where_a_peer_was_asked_first_a_replica_that_stands_still_may_be_too_slow() {
+        for (limit, stalls, called, answered, seen) in [
+            ("10/1s burst 10", 100, Some(25_000), 50_000, 0),
+            ("10/1s burst 10", 100, None, 50_000, 0),
+            ("10/1s burst 10", 0, Some(25_000), 50_000, 1),
+            ("10/1s burst 10", 100, Some(15_000), 50_000, 1),
+            ("10/1s burst 10", 100, Some(25_000), 48_000, 1),
+            ("10/1s fixed", 100, Some(25_000), 50_000, 1),
+        ] {
+            let mut history = History::new(limit);
+            let mut setting = history.setting();
+            setting.plan.calm = crate::span::Span::secs(20);
+            (setting.plan.daemon.owners, setting.plan.daemon.confirm) = (true, true);
+            (setting.plan.redis.replica, setting.plan.redis.lag_stalls) = (true, crate::span::Span::millis(stalls));
+            let mut checker = Liveness::new(&setting);
+            assert!(!checker.slow && checker.timeout == 50_000);
+            let at = 15 * SECOND;
+            let request = history.ask(&mut checker, at);
+            let (ask, peer) = (peer_ask(1, 1, 1), Some((1, 0)));
+            let asked = Seen::PeerAsked { node: 0, incarnation: 0, key: 0, ask: &ask, peer };
+            history.see(&mut checker, at, &asked);
+            if let Some(called) = called {
+                history.called(&mut checker, at + called, 1, 1);
+            }
+            history.answer(&mut checker, at + answered, &request, Source::Share, true);
+            let seen_by = checker.violations().len();
+            assert_eq!(seen_by, seen, "{limit} {stalls} {called:?} {answered}: {:?}", checker.violations());
+        }
+    }
+
+    /// Who asked no peer has the store's answer in time, also where the peer was asked for an earlier check.
+    #[test]
+    fn a_peer_that_an_earlier_check_asked_excuses_nothing() {
+        let mut history = History::new("10/1s burst 10");
+        let mut setting = history.setting();
+        setting.plan.calm = crate::span::Span::secs(20);
+        (setting.plan.daemon.owners, setting.plan.daemon.confirm) = (true, true);
+        (setting.plan.redis.replica, setting.plan.redis.lag_stalls) = (true, crate::span::Span::millis(100));
+        let mut checker = Liveness::new(&setting);
+        let (at, ask) = (15 * SECOND, peer_ask(1, 1, 1));
+        let asked = Seen::PeerAsked { node: 0, incarnation: 0, key: 0, ask: &ask, peer: Some((1, 0)) };
+        history.see(&mut checker, at - 1, &asked);
+        let request = history.ask(&mut checker, at);
+        history.called(&mut checker, at + 25_000, 1, 1);
+        history.answer(&mut checker, at + 50_000, &request, Source::Share, true);
+        assert_eq!(checker.violations().len(), 1);
     }
 
     /// One check every twentieth of a second, of which `admitted` are admitted each second.
