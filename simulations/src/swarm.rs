@@ -11,6 +11,7 @@ mod entitled;
 mod faults;
 pub mod membership;
 mod scenes;
+mod slow;
 mod traffic;
 
 use std::ops::RangeInclusive;
@@ -58,7 +59,8 @@ pub fn plan(seed: u64) -> Plan {
     // A scene's bound on late tokens assumes that answers do not wait for stalled replicas.
     let over = plan.expect.over.filter(|over| *over == 0 || redis.lag_stalls.0 == 0);
     let expect = Expect { over, ..plan.expect };
-    calm::with_use(calm::lengthened(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan }))
+    let plan = slow::with_slow_bucket(Plan { daemon: Daemon { shards, ..plan.daemon }, redis, expect, ..plan });
+    calm::with_use(calm::lengthened(plan))
 }
 
 /// In a fifth of the runs the lag of replicas varies, and in a fifth the cost of scripts.
@@ -225,7 +227,7 @@ mod tests {
     type Has = fn(&Plan) -> bool;
 
     /// Situations that designs want in the swarm, each with a test of whether a plan has it.
-    const WORLD: [(&str, Has); 24] = [
+    const WORLD: [(&str, Has); 25] = [
         ("calls on streams", |plan| plan.network.calls == Calls::Streams),
         ("zones far from the store", |plan| plan.zones.iter().any(|zone| zone.store.0 > 0)),
         ("a master's clock that is set", |plan| has(plan, |what| matches!(what, What::Set { .. }))),
@@ -245,6 +247,10 @@ mod tests {
         ("refunds", |plan| plan.demand.iter().any(|demand| demand.refunds > 0)),
         ("resets", |plan| plan.demand.iter().any(|demand| demand.resets > 0)),
         ("a window of an hour", |plan| limits(plan).any(|limit| limit.period == Micros::from_secs(3_600))),
+        ("a bucket that takes 24 s to fill", |plan| {
+            let is_slow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth() >= Micros::from_secs(24);
+            limits(plan).any(|limit| is_slow(&limit) && limit.capacity() >= 1_000)
+        }),
         ("costs of more than 9,000", |plan| plan.demand.iter().any(|demand| demand.cost > 9_000)),
         ("more than 55 nodes", |plan| plan.nodes > 55),
         ("5,000 keys that are asked for twice", |plan| {
