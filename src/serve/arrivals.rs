@@ -4,7 +4,8 @@
 //! wait in the socket. That wait must count: a check is answered within `store.timeout` of its arrival, or the
 //! clients of an overloaded store would wait behind each other without end. So the unread bytes are counted from time
 //! to time, and a byte's arrival is the time when it was first counted. Bytes that were never counted, because this
-//! process did not run, count as new. Knows only numbers.
+//! process did not run, count as new; and for those that were counted before, the time in which it did not run is no wait: the store had
+//! no chance to answer in it. Knows only numbers.
 
 use std::collections::VecDeque;
 
@@ -12,6 +13,10 @@ use crate::core::time::{Instant, Micros};
 
 /// How often unread bytes are counted in the time that a check may wait: an arrival is thus known to an eighth of it.
 const COUNTS: u64 = 8;
+
+/// A count that comes late by more than this part of the time that a check may wait shows that this process did not run. What is less may
+/// be a busy daemon, whose clients do wait.
+const STALLED_PART: u64 = 4;
 
 /// Most counts that are kept; bytes of later counts are taken for younger than they are. Bytes older than a check may
 /// wait are used up, so there are hardly ever more than [`COUNTS`].
@@ -22,10 +27,20 @@ const KEPT: usize = 64;
 pub(super) struct Arrivals {
     /// Bytes that commands have used.
     used: u64,
-    /// How many bytes in all had arrived by a time; both grow.
-    counted: VecDeque<(u64, Instant)>,
+    /// Counts of the bytes that had arrived; what they say grows from one to the next.
+    counted: VecDeque<Count>,
     /// When the unread bytes are to be counted next.
     due: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    /// Bytes in all.
+    come: u64,
+    /// When they had arrived, later by the time in which this process did not run since.
+    at: Instant,
+    /// `at` grows no further: a client waits for no more than twice the time that a check may wait, however this process runs.
+    latest: Instant,
 }
 
 impl Arrivals {
@@ -36,24 +51,39 @@ impl Arrivals {
 
     /// Records that `waiting` bytes are unread now, on a connection whose checks may wait for `patience`.
     pub(super) fn count(&mut self, now: Instant, waiting: u64, patience: Micros) {
+        self.excuse(now, patience);
         self.due = now + Micros((patience.0 / COUNTS).max(1_000));
         let come = self.used + waiting;
-        let counted = self.counted.back().map_or(self.used, |(before, _)| *before);
+        let counted = self.counted.back().map_or(self.used, |before| before.come);
         if come > counted && self.counted.len() < KEPT {
-            self.counted.push_back((come, now));
+            self.counted.push_back(Count { come, at: now, latest: now + patience });
+        }
+    }
+
+    /// Where the present count is late, this process did not run since it was due.
+    pub(super) fn excuse(&mut self, now: Instant, patience: Micros) {
+        let late = now.since(self.due);
+        if late.0 > patience.0 / STALLED_PART {
+            self.counted.iter_mut().for_each(|count| count.at = (count.at + late).min(count.latest));
+            self.due = now;
         }
     }
 
     /// When the byte after the next `after` ones arrived; `None` when it counts as new.
     pub(super) fn came(&self, after: usize) -> Option<Instant> {
         let place = self.used + after as u64;
-        self.counted.iter().find(|(come, _)| *come > place).map(|(_, at)| *at)
+        self.counted.iter().find(|count| count.come > place).map(|count| count.at)
+    }
+
+    /// Whether there are unread bytes that were counted.
+    pub(super) fn are_counted(&self) -> bool {
+        !self.counted.is_empty()
     }
 
     /// Commands have used `bytes` more.
     pub(super) fn pass(&mut self, bytes: usize) {
         self.used += bytes as u64;
-        while self.counted.front().is_some_and(|(come, _)| *come <= self.used) {
+        while self.counted.front().is_some_and(|count| count.come <= self.used) {
             self.counted.pop_front();
         }
         if self.counted.is_empty() && self.counted.capacity() > 0 {
@@ -84,6 +114,26 @@ mod tests {
         arrivals.pass(150);
         assert_eq!(came(&arrivals, 0), None);
         assert_eq!(arrivals.counted.capacity(), 0, "nothing is kept of what is used up");
+    }
+
+    #[test]
+    fn time_in_which_this_process_did_not_run_is_no_wait() {
+        let (ms, patience) = (|ms: u64| Instant(ms * 1_000), Micros::from_millis(48));
+        let came = |late: &[u64]| {
+            let mut arrivals = Arrivals::default();
+            arrivals.count(ms(100), 10, patience);
+            for late in late {
+                let due = arrivals.due();
+                arrivals.excuse(due + Micros::from_millis(*late), patience);
+                arrivals.count(due + Micros::from_millis(*late), 10, patience);
+            }
+            arrivals.came(0).expect("it was counted").0 / 1_000
+        };
+        assert_eq!(came(&[12, 12, 12]), 100, "a busy daemon is late, too");
+        assert_eq!(came(&[13]), 113);
+        assert_eq!(came(&[13, 1, 20]), 133);
+        assert_eq!(came(&[40, 40]), 148, "for no longer than a check may wait");
+        assert_eq!(came(&[5_000]), 148);
     }
 
     #[test]

@@ -136,6 +136,9 @@ impl<S: ClientStream> Connection<S> {
         self.pass.mailbox.listen(cx.waker(), Some(&worker.wake_list));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
+        if self.arrivals.are_counted() {
+            self.arrivals.excuse(state.node.clock.now(), state.node.timeout);
+        }
         loop {
             scratch.direct.clear();
             self.collect_answers(state, scratch);
