@@ -72,6 +72,11 @@ impl Rare {
         self.0.as_deref_mut()
     }
 
+    /// Whether none of them has anything to keep.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Changes the parts, if any of them may have something to keep. Where there is nothing, nothing is to be changed.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut RareParts)) {
         if let Some(parts) = self.there() {

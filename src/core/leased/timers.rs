@@ -135,6 +135,17 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     at
 }
 
+/// Whether a look would change nothing and send nothing, because the timer was set for what has happened since.
+///
+/// The timer of a check that waits for the store stays when the answer comes, since to take it out of the calendar would cost more than to
+/// let it pass. So it finds a key that only holds tokens of buckets that others do not lack, before these have to be accounted for: that
+/// is every key that is asked for once.
+pub(super) fn is_at_rest(key: &LeasedKey, now: Instant) -> bool {
+    let lease = key.holdings.lease();
+    let holds_on = lease.held() > 0 && !lease.has_ended(now) && !closes(key).has_come(now);
+    key.rare.are_none() && holds_on && !may_give_back(key, now)
+}
+
 /// When the store is asked about the window that is open, before a part of the next one is leased, because it has answered nothing for a
 /// while and may be lost; `None`: it need not be.
 ///
