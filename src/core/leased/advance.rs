@@ -45,8 +45,7 @@ const UNCONFIRMED_PART: u64 = 32;
 const ENOUGH_TENTHS: u64 = 15;
 
 /// All nodes together lease this fraction of a bucket at most to have it for a whole period of accounts. Where they would need more,
-/// they lease for less time. With 8 instead of 32, requests to language models (llm-costs) cost as many calls, but 0.2 % less of the limit
-/// was used.
+/// they lease for less time. With 8 instead of 32, llm-costs cost as many calls, but used 0.2 % less of the limit.
 const HELD_PART: u64 = 32;
 
 /// All nodes together lease this fraction of a bucket at most for checks that may come. With all that a few checks need, eight nodes held
@@ -76,6 +75,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
             follow(key, cx, now, &Wish::Nothing);
         }
         Wish::Nothing
+        | Wish::Wait
         | Wish::Tokens
         | Wish::TokensFor(_)
         | Wish::Restore
@@ -97,7 +97,9 @@ fn follow(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: &Wish<'_>) 
         turn_line_away(key, cx, now);
     }
     give_up_late_ask(key, cx, now);
-    serve_line(key, cx, now);
+    if !matches!(wish, Wish::Wait) {
+        serve_line(key, cx, now);
+    }
     if matches!(wish, Wish::Look) {
         run_out(key, cx, now);
         answer_in_time(key, cx, now);

@@ -91,10 +91,11 @@ pub(in crate::core) fn check(
         return Outcome::Decided(decision);
     }
     let ticket = cx.ticket();
+    let wish = if key.rare.line.is_empty() { Wish::Wait } else { Wish::Nothing };
     key.rare.line.join(Waiter::new(ticket, cost, deadline));
     cx.policy_stats(key.policy()).parked += 1;
     cx.stats.waiting += 1;
-    advance(key, cx, now, Wish::Nothing);
+    advance(key, cx, now, wish);
     Outcome::Parked(ticket)
 }
 

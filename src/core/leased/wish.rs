@@ -12,6 +12,8 @@ pub(super) enum Wish<'a> {
     // After an input has changed the key.
     /// Nothing.
     Nothing,
+    /// Nothing, because a check has joined an empty line that could not be decided at this moment: nobody in line can be answered yet.
+    Wait,
     /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, or a check is about to come.
     Tokens,
     /// To tell the store what it has lent, because a peer has reported that the store has lost that; and tokens for those who wait and for what
