@@ -1,7 +1,6 @@
 //! Large buckets that fill slowly, beside whatever else a plan has: keys that are asked for seldom, of which a node leases a trifle and
 //! reports nothing, and keys of the same policy that are asked for so often that their buckets run low. Decides nothing of what must hold.
 
-use super::FEW_KEYS;
 use crate::plan::{Demand, Expect, Plan, Policy, Spread};
 use crate::random::Random;
 use crate::span::Span;
@@ -9,11 +8,10 @@ use crate::span::Span;
 /// Of a thousand plans that may have such a bucket, so many have one.
 const SLOW: u64 = 130;
 
-/// The same plan, some of the time with one more policy. A scene that expects figures has none, because they are of its own keys, nor has a
-/// table of a few keys room for more.
+/// The same plan, some of the time with one more policy. A scene that expects figures has none, because they are of its own keys.
 pub(super) fn with_slow_bucket(plan: Plan) -> Plan {
     let mut random = Random::stream(plan.seed, "swarm-slow-buckets");
-    if !random.chance(SLOW) || plan.expect != Expect::default() || plan.daemon.max_keys < FEW_KEYS {
+    if !random.chance(SLOW) || plan.expect != Expect::default() {
         return plan;
     }
     let (mut policies, mut demand) = (plan.policies.clone(), plan.demand.clone());
