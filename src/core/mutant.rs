@@ -179,8 +179,6 @@ mutants! {
         "A share that was paid in one window goes on unpaid in the next, while a longer one is open: bound.";
     SharesNotAwaited, "shares-not-awaited":
         "A node leases as soon as the store is back, while others have yet to pay for their shares: bound.";
-    BucketSharesNotAwaited, "bucket-shares-not-awaited":
-        "A node that owes nothing of a bucket leases it as soon as the store is back, while others have yet to pay: bound.";
     OwnVersionOnly, "own-version-only":
         "A node does not read what peers of the build before or after its own tell it: gossip, utilisation while away.";
     PermitsKept, "permits-kept":

@@ -34,7 +34,7 @@ use crate::{scenario, swarm};
 const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
 /// Scenarios about whole fleets, or about figures of whole runs. Without a bug all of them pass.
-const DRILLS: [&str; 19] = [
+const DRILLS: [&str; 18] = [
     "lost-in-mid-window",
     "lone-bucket",
     "parted-outage",
@@ -53,7 +53,6 @@ const DRILLS: [&str; 19] = [
     "wandering-bucket",
     "stalls-two-limits",
     "a-share-that-gets-back-what-another-window-was-charged",
-    "a-bucket-lent-to-who-owes-nothing-while-others-owe",
 ];
 
 /// What `simulations/noticed.toml` says, by bug.

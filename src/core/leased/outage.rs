@@ -466,7 +466,7 @@ impl LeasedKey {
         let found = clock + GRACE + GRACE;
         // A bucket's share fills all the time, so a node would wait for others after each moment in which the store stood still. Where the store
         // has counted this node alone, it need not.
-        let is_alone = self.view.is_of_buckets() && (self.view.nodes() == 1 || on(Mutant::BucketSharesNotAwaited));
+        let is_alone = self.view.is_of_buckets() && self.view.nodes() == 1;
         self.is_away(now)
             && !is_over
             && !is_alone
