@@ -103,7 +103,7 @@ mod tests {
         let same = (1..=100).filter(|seed| with_slow_bucket(plan(*seed)) == plan(*seed)).count();
         assert!((75..100).contains(&same), "{same} of 100");
         let expect = Expect { over: Some(0), ..Expect::default() };
-        let scenes = (1..=100).map(|seed| Plan { expect: expect.clone(), ..plan(seed) });
+        let scenes = (1..=100).map(|seed| Plan { expect, ..plan(seed) });
         assert!(scenes.clone().all(|scene| with_slow_bucket(scene.clone()) == scene));
     }
 }
