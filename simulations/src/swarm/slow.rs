@@ -10,7 +10,7 @@ const SLOW: u64 = 130;
 
 /// The same plan, some of the time with one more policy. A scene that expects figures has none, because they are of its own keys.
 pub(super) fn with_slow_bucket(plan: Plan) -> Plan {
-    let mut random = Random::stream(plan.seed, "swarm-slow-buckets");
+    let mut random = Random::stream(plan.seed, "swarm-slow-bucket");
     if !random.chance(SLOW) || plan.expect != Expect::default() {
         return plan;
     }
