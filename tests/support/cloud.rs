@@ -25,7 +25,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
 use super::opinion;
-use super::pipe::{End, Way, pair};
+use super::pipe::{End, Mender, Way, pair};
 use super::seeded::Draws;
 
 /// Slots are owned in blocks, and a block of so many moves at a time.
@@ -102,6 +102,8 @@ struct Gates {
     lines: BTreeMap<usize, watch::Sender<u64>>,
     /// Where the next connection breaks, whatever is drawn for others.
     next_breaks_at: Option<[Option<u64>; 2]>,
+    /// Of all connections, until everything is well; `None` from then on, when none breaks of its own any more.
+    menders: Option<Vec<Mender>>,
     draws: Draws,
 }
 
@@ -129,9 +131,10 @@ impl Network for Roads {
                     return Err(io::ErrorKind::ConnectionRefused.into());
                 }
                 let Route { way, breaks, within } = self.route;
+                let is_well = gates.menders.is_none();
                 let draws = &mut gates.draws;
                 let mut breaks_at = [None, None];
-                if breaks > 0 && draws.one_in(breaks) {
+                if breaks > 0 && draws.one_in(breaks) && !is_well {
                     // Small numbers as often as large ones: a greeting is short, and the scripts are long.
                     let most = draws.of(1..u64::from(64 - within.leading_zeros()) + 1);
                     breaks_at[draws.of(0..2) as usize] = Some(draws.of(0..1 << most).min(within));
@@ -139,6 +142,9 @@ impl Network for Roads {
                 let breaks_at = gates.next_breaks_at.take().unwrap_or(breaks_at);
                 let draws = &mut gates.draws;
                 let (end, servers) = pair(way, draws.next(), breaks_at);
+                if let Some(menders) = &mut gates.menders {
+                    menders.push(end.mender());
+                }
                 // Without a receiver the world has ended.
                 let _ = self.dials.send((port, self.daemon, servers));
                 end
@@ -196,6 +202,7 @@ impl Cloud {
             cut: BTreeSet::new(),
             lines: BTreeMap::new(),
             next_breaks_at: None,
+            menders: Some(Vec::new()),
             draws: Draws::part(seed, 78),
         };
         let (dials, mut dialled) = mpsc::unbounded_channel();
@@ -311,6 +318,7 @@ impl Cloud {
         servers.unconfirmed = false;
         let mut gates = self.gates();
         gates.cut.clear();
+        gates.menders.take().into_iter().flatten().for_each(|mender| mender.mend());
         gates.open.extend(servers.servers.iter().map(|server| server.port));
     }
 

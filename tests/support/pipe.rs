@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -64,6 +64,15 @@ pub struct End {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+/// Takes from a connection where it would break.
+pub struct Mender([Weak<Mutex<Half>>; 2]);
+
+impl Mender {
+    pub fn mend(&self) {
+        self.0.iter().filter_map(Weak::upgrade).for_each(|half| lock(&half).breaks_at = None);
+    }
+}
+
 /// A connection whose two directions break behind so many bytes: what is written to a daemon, and what it writes. Comes
 /// as the daemon's end, which reads a few bytes at a time, and the other one, which reads all that has come.
 pub fn pair(way: Way, seed: u64, breaks_at: [Option<u64>; 2]) -> (End, End) {
@@ -83,6 +92,12 @@ pub fn pair(way: Way, seed: u64, breaks_at: [Option<u64>; 2]) -> (End, End) {
     let (there, back) = (half(0), half(1));
     let daemons = End { inbound: there.clone(), outbound: back.clone(), timer: None };
     (daemons, End { inbound: back, outbound: there, timer: None })
+}
+
+impl End {
+    pub fn mender(&self) -> Mender {
+        Mender([&self.inbound, &self.outbound].map(Arc::downgrade))
+    }
 }
 
 impl Half {
